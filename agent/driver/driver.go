@@ -1,0 +1,59 @@
+// Package driver says how a task becomes a process. A driver does not run
+// anything itself: it turns a task into a command that the supervisor starts,
+// fences, limits, watches and kills in one way for all drivers.
+//
+// It knows nothing of leases, hubs or checkpoints. Optional abilities are
+// one-method interfaces, found by type assertion. Every driver passes the
+// suite in drivertest.
+package driver
+
+import (
+	"offpeak"
+)
+
+// Driver turns tasks into commands.
+type Driver interface {
+	// Name is what a task's driver field says.
+	Name() string
+	// Available returns nil if the driver works on this machine, else why not.
+	Available() error
+	// Command returns what to start for a task whose folders are laid out. A
+	// module or command that can't be started is a *StartError.
+	Command(t Task) (Command, error)
+}
+
+// Task is what a driver sees of an attempt.
+type Task struct {
+	offpeak.Task
+	// Work is the job's folder, its working directory; absolute.
+	Work string
+	// Env is the whole environment, "NAME=value".
+	Env []string
+	// Memory caps the task's memory.
+	Memory offpeak.Bytes
+	// Cache is a folder that the driver may use across jobs.
+	Cache string
+}
+
+// Command is a process to start.
+type Command struct {
+	// Path is the absolute path of the executable.
+	Path string
+	// Args is the argument vector, with the name first.
+	Args []string
+	// Env is the process's environment.
+	Env []string
+	// Dir is the working directory.
+	Dir string
+	// NoSignal says that the process has no use for SIGTERM: the notice reaches
+	// it by the notice file alone.
+	NoSignal bool
+}
+
+// StartError says that a task can't be started, and whose fault that is.
+type StartError struct {
+	Reason offpeak.EndReason
+	Detail string
+}
+
+func (e *StartError) Error() string { return string(e.Reason) + ": " + e.Detail }

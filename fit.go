@@ -1,0 +1,250 @@
+package offpeak
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Offer is an ask joined with what is free on a node now.
+type Offer struct {
+	Node    NodeID
+	Account AccountID
+	Price   Price
+	// Free is what no live lease holds; FreeDevices are the devices in it.
+	Free        Resources
+	FreeDevices []Device
+	// Capacity and Devices are the same for the idle node.
+	Capacity Resources
+	Devices  []Device
+	OS, Arch string
+	Region   string
+	Drivers  []string
+	Labels   map[string]string
+	// Ready says that the node is online, open and available; Why says why not.
+	Ready bool
+	Why   FitCode
+}
+
+// FitCode is the stable code of the filter that a node failed; "" fits.
+type FitCode string
+
+// The filters, in the order in which they are tried. Those up to FitGPU hold
+// for the idle node as well: time alone will not lift them.
+const (
+	FitOK FitCode = ""
+	// FitDriver: the node lacks the driver.
+	FitDriver FitCode = "driver"
+	FitOS     FitCode = "os"
+	FitArch   FitCode = "arch"
+	FitLabel  FitCode = "label"
+	FitTrust  FitCode = "trust"
+	FitPrice  FitCode = "price"
+	// FitVRAM: too few devices of the node have the VRAM.
+	FitVRAM FitCode = "vram"
+	// FitGPU: too few devices of the node have the vendor or model.
+	FitGPU    FitCode = "gpu"
+	FitCPU    FitCode = "cpu"
+	FitMemory FitCode = "memory"
+	FitDisk   FitCode = "disk"
+	// FitOffline, FitDraining, FitClosed and FitInUse: the node takes no work now.
+	FitOffline  FitCode = "offline"
+	FitDraining FitCode = "draining"
+	FitClosed   FitCode = "closed"
+	FitInUse    FitCode = "in_use"
+	// FitBusyGPU, FitBusyCPU, FitBusyMemory, FitBusyDisk: other leases hold it.
+	FitBusyGPU    FitCode = "gpu_busy"
+	FitBusyCPU    FitCode = "cpu_busy"
+	FitBusyMemory FitCode = "memory_busy"
+	FitBusyDisk   FitCode = "disk_busy"
+	// FitFence: an earlier attempt failed there and another node fits.
+	FitFence FitCode = "fence"
+)
+
+// Reason is why a requirement does not fit an offer. The zero Reason fits.
+type Reason struct {
+	Code FitCode `json:"code"`
+	// Want and Have put numbers to it, for people.
+	Want string `json:"want,omitempty"`
+	Have string `json:"have,omitempty"`
+}
+
+// OK says that nothing stands in the way.
+func (r Reason) OK() bool { return r.Code == FitOK }
+
+// Lasting says that waiting alone will not lift the reason.
+func (r Reason) Lasting() bool {
+	switch r.Code {
+	case FitDriver, FitOS, FitArch, FitLabel, FitTrust, FitPrice, FitVRAM, FitGPU, FitCPU, FitMemory, FitDisk:
+		return true
+	}
+	return false
+}
+
+func (r Reason) String() string {
+	if r.Want == "" && r.Have == "" {
+		return string(r.Code)
+	}
+	return fmt.Sprintf("%s: wants %s, has %s", r.Code, r.Want, r.Have)
+}
+
+// Fit is the one predicate that decides whether a job of account with a task
+// for driver fits an offer. It names the first filter that fails, in the order
+// of the FitCode constants: what the node lacks altogether before what is
+// merely taken now.
+func (r Requirements) Fit(account AccountID, driver string, o Offer) Reason {
+	switch {
+	case !slices.Contains(o.Drivers, driver):
+		return Reason{FitDriver, driver, strings.Join(o.Drivers, ", ")}
+	case r.OS != "" && r.OS != o.OS:
+		return Reason{FitOS, r.OS, o.OS}
+	case r.Arch != "" && r.Arch != o.Arch:
+		return Reason{FitArch, r.Arch, o.Arch}
+	}
+	for k, v := range r.Where {
+		have := o.Labels[k]
+		if k == "region" {
+			have = o.Region
+		}
+		if have != v {
+			return Reason{FitLabel, k + "=" + v, k + "=" + have}
+		}
+	}
+	switch {
+	case r.Trust == TrustOwn && account != o.Account:
+		return Reason{FitTrust, string(TrustOwn), "another account's node"}
+	case r.Trust == TrustValidated && account != o.Account:
+		return Reason{FitTrust, string(TrustValidated), "not validated"}
+	case r.MaxPrice != nil && o.Price > *r.MaxPrice:
+		return Reason{FitPrice, r.MaxPrice.String(), o.Price.String()}
+	}
+	if _, why := matchDevices(r.GPUs, o.Devices); !why.OK() {
+		return why
+	}
+	switch {
+	case r.CPU > o.Capacity.CPU:
+		return Reason{FitCPU, cores(r.CPU), cores(o.Capacity.CPU)}
+	case r.Memory > o.Capacity.Memory:
+		return Reason{FitMemory, r.Memory.String(), o.Capacity.Memory.String()}
+	case r.Disk > o.Capacity.Disk:
+		return Reason{FitDisk, r.Disk.String(), o.Capacity.Disk.String()}
+	case !o.Ready:
+		return Reason{Code: o.Why}
+	}
+	if _, why := matchDevices(r.GPUs, o.FreeDevices); !why.OK() {
+		return Reason{FitBusyGPU, why.Want, why.Have}
+	}
+	switch {
+	case r.CPU > o.Free.CPU:
+		return Reason{FitBusyCPU, cores(r.CPU), cores(o.Free.CPU)}
+	case r.Memory > o.Free.Memory:
+		return Reason{FitBusyMemory, r.Memory.String(), o.Free.Memory.String()}
+	case r.Disk > o.Free.Disk:
+		return Reason{FitBusyDisk, r.Disk.String(), o.Free.Disk.String()}
+	}
+	return Reason{}
+}
+
+// Assign picks the devices that a job gets from an offer it fits: for each
+// request the device with the least VRAM that serves, so that large cards stay
+// free. ok is false if the free devices do not serve.
+func (r Requirements) Assign(o Offer) (res Resources, ok bool) {
+	ids, why := matchDevices(r.GPUs, o.FreeDevices)
+	return Resources{CPU: r.CPU, Memory: r.Memory, Disk: r.Disk, Devices: ids}, why.OK()
+}
+
+// matchDevices gives each request a device of its own. Requests are served the
+// most demanding first, each by the smallest device left that serves. Where
+// requests name vendors or models this greedy order may need to look further,
+// so it backs up; at most 16 requests are allowed.
+func matchDevices(want []GPURequest, have []Device) ([]DeviceID, Reason) {
+	if len(want) == 0 {
+		return nil, Reason{}
+	}
+	if len(have) < len(want) {
+		code := FitGPU
+		if want[0].VRAM > 0 {
+			code = FitVRAM
+		}
+		return nil, Reason{code, fmt.Sprintf("%d GPUs", len(want)), fmt.Sprintf("%d", len(have))}
+	}
+	order := make([]int, len(want))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(want[b].VRAM, want[a].VRAM) })
+	devices := slices.Clone(have)
+	slices.SortStableFunc(devices, func(a, b Device) int { return cmp.Compare(a.VRAM, b.VRAM) })
+	used := make([]bool, len(devices))
+	out := make([]DeviceID, len(want))
+	var short Reason
+	budget := 10_000
+	var place func(n int) bool
+	place = func(n int) bool {
+		if n == len(order) {
+			return true
+		}
+		w := want[order[n]]
+		tried := DeviceID("")
+		for i, d := range devices {
+			if used[i] || !w.serves(d) {
+				continue
+			}
+			if budget--; budget < 0 {
+				return false
+			}
+			tried = d.ID
+			used[i], out[order[n]] = true, d.ID
+			if place(n + 1) {
+				return true
+			}
+			used[i] = false
+		}
+		if tried == "" && short.OK() {
+			short = w.shortage(devices)
+		}
+		return false
+	}
+	if place(0) {
+		return out, Reason{}
+	}
+	if short.OK() {
+		short = Reason{FitGPU, fmt.Sprintf("%d GPUs", len(want)), "too few that serve"}
+	}
+	return nil, short
+}
+
+func (w GPURequest) serves(d Device) bool {
+	return d.VRAM >= w.VRAM && w.named(d)
+}
+
+func (w GPURequest) named(d Device) bool {
+	return (w.Vendor == "" || strings.EqualFold(w.Vendor, d.Vendor)) &&
+		(w.Model == "" || strings.Contains(strings.ToLower(d.Model), strings.ToLower(w.Model)))
+}
+
+// shortage says what no device left could serve: VRAM before names, since VRAM
+// is the first filter.
+func (w GPURequest) shortage(devices []Device) Reason {
+	best := Device{}
+	for _, d := range devices {
+		if d.VRAM > best.VRAM {
+			best = d
+		}
+	}
+	if best.VRAM < w.VRAM {
+		return Reason{FitVRAM, w.VRAM.String(), fmt.Sprintf("%s on %s", best.VRAM, best.Model)}
+	}
+	if w.Vendor != "" || w.Model != "" {
+		return Reason{FitGPU, strings.TrimSpace(w.Vendor + " " + w.Model), best.Model}
+	}
+	return Reason{FitVRAM, w.VRAM.String(), "too few such devices"}
+}
+
+func cores(milli int64) string {
+	if milli%1000 == 0 {
+		return fmt.Sprintf("%d cores", milli/1000)
+	}
+	return fmt.Sprintf("%.1f cores", float64(milli)/1000)
+}

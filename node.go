@@ -1,0 +1,70 @@
+package offpeak
+
+import "time"
+
+// Device is a GPU or another accelerator of a node.
+type Device struct {
+	ID     DeviceID `json:"id" doc:"the vendor's UUID, or a PCI path where there is none"`
+	Vendor string   `json:"vendor" doc:"nvidia, amd, intel or apple"`
+	Model  string   `json:"model"`
+	// VRAM is the memory a job can have.
+	VRAM Bytes `json:"vram_bytes"`
+	// Unified says that VRAM is the machine's main memory.
+	Unified bool   `json:"unified,omitempty"`
+	Driver  string `json:"driver,omitempty"`
+	Compute string `json:"compute,omitempty" doc:"compute capability, as the vendor writes it"`
+}
+
+// Inventory is what a node says it has.
+type Inventory struct {
+	Hostname string `json:"hostname"`
+	OS       string `json:"os"`
+	Arch     string `json:"arch"`
+	CPUModel string `json:"cpu_model,omitempty"`
+	// CPU, Memory and Disk are what the grid may use.
+	CPU     int64    `json:"cpu_milli"`
+	Memory  Bytes    `json:"memory_bytes"`
+	Disk    Bytes    `json:"disk_bytes"`
+	Devices []Device `json:"devices,omitempty"`
+	// Drivers are the drivers that work on this machine.
+	Drivers []string          `json:"drivers"`
+	Region  string            `json:"region,omitempty"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	// Fences says how jobs are fenced here, best first: "pid_namespace",
+	// "cgroup_v2", "cgroup_v1", "subreaper", "process_group".
+	Fences  []string `json:"fences,omitempty"`
+	Version string   `json:"agent_version"`
+	// Warnings are what the owner should know, for example that limits are not
+	// enforced or that a GPU tool does not answer.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Node is one enrolled device, with a key of its own.
+type Node struct {
+	ID      NodeID    `json:"id"`
+	Account AccountID `json:"account"`
+	Name    string    `json:"name"`
+	// Key is the node's Ed25519 public key.
+	Key []byte `json:"-"`
+	// Liveness is measured by hubs; Intent is ordered by a person; Availability
+	// and Why are said by the agent.
+	Liveness     Liveness     `json:"liveness"`
+	Intent       Intent       `json:"intent"`
+	Availability Availability `json:"availability"`
+	Why          EndReason    `json:"why,omitempty" doc:"why it is in use"`
+	Inventory    Inventory    `json:"inventory"`
+	// Capacity is what may be leased: the least of claimed and proven. Reserved
+	// is what live leases hold; the store keeps it equal to their sum.
+	Capacity Resources `json:"capacity"`
+	Reserved Resources `json:"reserved"`
+	Ask      Price     `json:"ask" doc:"micro-credits per hour"`
+	// Revision grows with every change to what the node should hold.
+	Revision int64 `json:"revision"`
+	// Generation grows with every session; two holders of one key collide on it.
+	Generation  int64       `json:"generation"`
+	Incarnation Incarnation `json:"incarnation,omitempty"`
+	// Timeout is the silence after which a lease granted now will expire.
+	Timeout    Duration   `json:"timeout"`
+	LastHeard  *time.Time `json:"last_heard_at,omitempty"`
+	EnrolledAt time.Time  `json:"enrolled_at"`
+}

@@ -1,0 +1,258 @@
+package offpeak
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Bounds of a spec. MaxSpec bounds the whole manifest as it arrives.
+const (
+	MaxSpec       = 1 * MiB
+	maxName       = 128
+	maxArgs       = 1024
+	maxArgBytes   = 128 * 1024
+	maxEnv        = 256
+	maxEnvBytes   = 128 * 1024
+	maxOutputs    = 64
+	maxLabels     = 32
+	maxLabel      = 128
+	maxPath       = 1024
+	maxGPUs       = 16
+	maxCPU        = 4096 * 1000
+	maxProcesses  = 1 << 20
+	minCheckpoint = Duration(100 * time.Millisecond)
+	maxGrace      = Duration(10 * time.Minute)
+)
+
+// WithDefaults returns the spec with every value filled in that it leaves out.
+func (s Spec) WithDefaults() Spec {
+	or(&s.Task.Checkpoint.Dir, "checkpoints")
+	or(&s.Task.Checkpoint.Every, Duration(time.Minute))
+	or(&s.Task.Grace, Duration(10*time.Second))
+	or(&s.Requirements.CPU, 1000)
+	or(&s.Requirements.Memory, 256*MiB)
+	or(&s.Requirements.Disk, GiB)
+	or(&s.Requirements.Trust, TrustAny)
+	or(&s.Limits.Time, Duration(24*time.Hour))
+	or(&s.Limits.Prepare, Duration(15*time.Minute))
+	or(&s.Limits.Log, 64*MiB)
+	or(&s.Limits.Processes, 4096)
+	or(&s.Limits.KeepFrozen, Duration(15*time.Minute))
+	if s.Retry == nil {
+		p := DefaultRetryPolicy()
+		s.Retry = &p
+	}
+	return s
+}
+
+func or[T comparable](v *T, fallback T) {
+	var zero T
+	if *v == zero {
+		*v = fallback
+	}
+}
+
+// Validate returns nil or every rule that the spec breaks, as *FieldError
+// values joined into one error. It expects a spec WithDefaults.
+func (s Spec) Validate() error {
+	var v validator
+	v.text("name", s.Name, maxName)
+	s.Task.validate(&v)
+	s.Requirements.validate(&v)
+	l := s.Limits
+	v.span("limits.time", l.Time, Duration(time.Second), MaxDuration)
+	v.span("limits.prepare", l.Prepare, Duration(time.Second), MaxDuration)
+	v.span("limits.reconnect_grace", l.ReconnectGrace, 0, Duration(7*24*time.Hour))
+	v.span("limits.keep_frozen", l.KeepFrozen, 0, Duration(7*24*time.Hour))
+	v.within("limits.log_bytes", int64(l.Log), 0, int64(64*GiB))
+	v.within("limits.processes", int64(l.Processes), 1, maxProcesses)
+	if r := s.Retry; r != nil {
+		v.within("retry.user", int64(r.User), 0, 1000)
+		v.within("retry.node", int64(r.Node), 0, 1000)
+		v.within("retry.interruption", int64(r.Interruption), 0, 100_000)
+	}
+	v.within("priority", int64(s.Priority), -100, 100)
+	v.labels("labels", s.Labels)
+	return errors.Join(v.errs...)
+}
+
+func (t Task) validate(v *validator) {
+	if t.Driver != "process" && t.Driver != "wasm" {
+		v.add("task.driver", t.Driver, "is process or wasm")
+	}
+	size := 0
+	for i, a := range t.Command {
+		size += len(a)
+		if strings.ContainsRune(a, 0) {
+			v.add(fmt.Sprintf("task.command[%d]", i), a, "holds no NUL byte")
+		}
+	}
+	switch {
+	case len(t.Command) == 0 || t.Command[0] == "":
+		v.add("task.command", "", "names what to run")
+	case len(t.Command) > maxArgs || size > maxArgBytes:
+		v.add("task.command", "", fmt.Sprintf("has at most %d arguments of together %d bytes; put more into an input file", maxArgs, maxArgBytes))
+	case t.Driver == "wasm" && !local(t.Command[0]):
+		v.add("task.command[0]", t.Command[0], "is the module's path inside the job's folder, without ..")
+	}
+	size = 0
+	for _, k := range slices.Sorted(maps.Keys(t.Env)) {
+		val := t.Env[k]
+		size += len(k) + len(val)
+		field := "task.env." + clip(k)
+		switch {
+		case k == "" || strings.ContainsAny(k, "=\x00") || !printable(k):
+			v.add(field, k, "is a name of printable characters without =")
+		case strings.HasPrefix(strings.ToUpper(k), "OFFPEAK_"):
+			v.add(field, "", "names beginning with OFFPEAK_ are set by the agent")
+		case strings.ContainsRune(val, 0):
+			v.add(field, "", "holds no NUL byte")
+		}
+	}
+	if len(t.Env) > maxEnv || size > maxEnvBytes {
+		v.add("task.env", "", fmt.Sprintf("has at most %d variables of together %d bytes; put more into an input file", maxEnv, maxEnvBytes))
+	}
+	if t.Input != "" && !t.Input.Valid() {
+		v.add("task.input", string(t.Input), "is the hash of a stored tree: 64 hex digits")
+	}
+	if len(t.Outputs) > maxOutputs {
+		v.add("task.outputs", "", fmt.Sprintf("has at most %d paths", maxOutputs))
+	}
+	for i, o := range t.Outputs {
+		field := fmt.Sprintf("task.outputs[%d]", i)
+		if _, err := path.Match(o, ""); err != nil || !local(o) || len(o) > maxPath {
+			v.add(field, o, "is a path or pattern inside the job's folder, without .. and with / between names")
+		}
+	}
+	if d := t.Checkpoint.Dir; !local(d) || d == "." || len(d) > maxPath {
+		v.add("task.checkpoint.dir", d, "is a folder inside the job's folder, without ..")
+	}
+	v.span("task.checkpoint.every", t.Checkpoint.Every, minCheckpoint, MaxDuration)
+	v.span("task.grace", t.Grace, 0, maxGrace)
+}
+
+func (r Requirements) validate(v *validator) {
+	v.within("requirements.cpu_milli", r.CPU, 1, maxCPU)
+	v.within("requirements.memory_bytes", int64(r.Memory), int64(MiB), int64(MaxBytes))
+	v.within("requirements.disk_bytes", int64(r.Disk), 0, int64(MaxBytes))
+	if len(r.GPUs) > maxGPUs {
+		v.add("requirements.gpus", "", fmt.Sprintf("asks for at most %d devices", maxGPUs))
+	}
+	for i, g := range r.GPUs {
+		field := fmt.Sprintf("requirements.gpus[%d]", i)
+		v.within(field+".vram_bytes", int64(g.VRAM), 0, int64(TiB))
+		if !slices.Contains([]string{"", "nvidia", "amd", "intel", "apple"}, g.Vendor) {
+			v.add(field+".vendor", g.Vendor, "is nvidia, amd, intel or apple")
+		}
+		v.text(field+".model", g.Model, maxLabel)
+	}
+	v.text("requirements.os", r.OS, maxLabel)
+	v.text("requirements.arch", r.Arch, maxLabel)
+	v.labels("requirements.where", r.Where)
+	if r.MaxPrice != nil {
+		v.within("requirements.max_price", int64(*r.MaxPrice), 0, int64(MaxPrice))
+	}
+	if !slices.Contains([]Trust{TrustAny, TrustValidated, TrustOwn}, r.Trust) {
+		v.add("requirements.trust", string(r.Trust), "is any, validated or own")
+	}
+}
+
+type validator struct{ errs []error }
+
+func (v *validator) add(field, value, rule string) {
+	v.errs = append(v.errs, &FieldError{Field: field, Value: value, Rule: rule})
+}
+
+func (v *validator) text(field, s string, most int) {
+	if len(s) > most || !printable(s) {
+		v.add(field, s, fmt.Sprintf("is at most %d bytes of printable UTF-8", most))
+	}
+}
+
+func (v *validator) within(field string, n, least, most int64) {
+	if n < least || n > most {
+		v.add(field, fmt.Sprint(n), fmt.Sprintf("is from %d to %d", least, most))
+	}
+}
+
+func (v *validator) span(field string, d, least, most Duration) {
+	if d < least || d > most {
+		v.add(field, d.String(), fmt.Sprintf("is from %s to %s", least, most))
+	}
+}
+
+func (v *validator) labels(field string, m map[string]string) {
+	if len(m) > maxLabels {
+		v.add(field, "", fmt.Sprintf("has at most %d entries", maxLabels))
+	}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		if k == "" {
+			v.add(field, "", "has no empty name")
+		}
+		v.text(field+"."+clip(k), k, maxLabel)
+		v.text(field+"."+clip(k), m[k], maxLabel)
+	}
+}
+
+// ValidName returns nil for a name of 1 to 64 printable characters, else a
+// *FieldError for field. Accounts, members, nodes and tokens are named so.
+func ValidName(field, s string) error {
+	if s == "" || len(s) > 64 || !printable(s) || strings.TrimSpace(s) != s {
+		return &FieldError{Field: field, Value: s, Rule: "is 1 to 64 bytes of printable UTF-8 without space at its ends"}
+	}
+	return nil
+}
+
+// Valid says that h has the form of a hash.
+func (h Hash) Valid() bool {
+	if len(h) != 64 {
+		return false
+	}
+	for _, c := range []byte(h) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// Valid says that id has the form of an operation id.
+func (id OpID) Valid() bool {
+	if id == "" || len(id) > 64 {
+		return false
+	}
+	for _, c := range []byte(id) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+// printable refuses control characters, invalid UTF-8 and characters that
+// change how text around them is shown (bidirectional overrides and the like).
+func printable(s string) bool {
+	if !utf8.ValidString(s) {
+		return false
+	}
+	for _, r := range s {
+		if !unicode.IsPrint(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// local says that p is a slash-separated relative path that stays where it is
+// rooted, on every operating system.
+func local(p string) bool {
+	return p != "" && !path.IsAbs(p) && !strings.ContainsAny(p, "\\:\x00") &&
+		p == path.Clean(p) && p != ".." && !strings.HasPrefix(p, "../")
+}

@@ -1,0 +1,280 @@
+// Package wire is what hub, agent and clients say to each other: messages,
+// error codes, the protocol version, and the Direct client that makes one call
+// each.
+//
+// It owns the JSON forms of the protocol and the one table that maps errors to
+// stable codes and HTTP statuses, which serves both ends: errors.Is works
+// across the network. It decides nothing, retries nothing and keeps no state;
+// loops live with their owners (package agent, package cli).
+//
+// Every exchange carries the protocol version in the header Offpeak-Protocol.
+// Every agent message carries incarnation and sequence; every client mutation
+// carries an operation id in the header Idempotency-Key.
+package wire
+
+import (
+	"time"
+
+	"offpeak"
+)
+
+// Protocol is the version of the protocol. A hub serves this and the one before.
+const Protocol = 1
+
+// Header names.
+const (
+	HeaderProtocol  = "Offpeak-Protocol"
+	HeaderOperation = "Idempotency-Key"
+)
+
+// Bounds of bodies. MaxBody is for JSON bodies, blobs have blob.MaxBlob.
+const (
+	MaxBody    = 1 * offpeak.MiB
+	MaxReports = 256
+	// MaxInlineLog bounds the log bytes that travel inside one report or append.
+	MaxInlineLog = 256 * offpeak.KiB
+)
+
+// Enrol asks for a node: POST /v1/node/enrol with a join token.
+type Enrol struct {
+	Name string `json:"name" doc:"for people; the host name by default"`
+	// Key is the Ed25519 public key, 32 bytes.
+	Key []byte `json:"key"`
+	// Proof is the signature of EnrolMessage(join token id) by the key.
+	Proof     []byte            `json:"proof"`
+	Inventory offpeak.Inventory `json:"inventory"`
+}
+
+// EnrolMessage is what an enrolling node signs to prove that it has the key.
+func EnrolMessage(join offpeak.TokenID) []byte {
+	return []byte("offpeak enrol v1\n" + string(join))
+}
+
+// Enrolled answers Enrol.
+type Enrolled struct {
+	Node    offpeak.NodeID    `json:"node"`
+	Account offpeak.AccountID `json:"account"`
+	Name    string            `json:"name"`
+	// Hubs are addresses of hubs, any of which will do.
+	Hubs []string `json:"hubs"`
+}
+
+// Challenge answers POST /v1/node/challenge: random bytes to be signed soon.
+type Challenge struct {
+	Challenge string `json:"challenge"`
+}
+
+// OpenSession asks for a session: POST /v1/node/session.
+type OpenSession struct {
+	Node        offpeak.NodeID      `json:"node"`
+	Incarnation offpeak.Incarnation `json:"incarnation"`
+	Previous    offpeak.Incarnation `json:"previous,omitempty"`
+	Generation  int64               `json:"generation"`
+	Challenge   string              `json:"challenge"`
+	// Signature is over SessionMessage by the node's key.
+	Signature []byte `json:"signature"`
+}
+
+// Session answers OpenSession.
+type Session struct {
+	// Token is a bearer token for the node's routes until ExpiresAt.
+	Token      string    `json:"token"`
+	ExpiresAt  time.Time `json:"expires_at"`
+	Generation int64     `json:"generation"`
+	Name       string    `json:"name"`
+	// Refresh is how long the agent waits before it opens the next session.
+	Refresh offpeak.Duration `json:"refresh"`
+}
+
+// Heartbeat is the agent's periodic report of all it holds: POST /v1/node/heartbeat.
+type Heartbeat struct {
+	Incarnation offpeak.Incarnation `json:"incarnation"`
+	// Seq is drawn from one counter for heartbeats and reports of an
+	// incarnation, when the message is composed.
+	Seq          int64                `json:"seq"`
+	Availability offpeak.Availability `json:"availability"`
+	Why          offpeak.EndReason    `json:"why,omitempty"`
+	Held         []HeldLease          `json:"held,omitempty"`
+	// SinceAck is how long ago, on a clock that counts suspended time, the
+	// agent sent the last heartbeat that was acknowledged. 0: none yet.
+	SinceAck offpeak.Duration `json:"since_ack,omitempty"`
+}
+
+// HeldLease is one lease an agent holds.
+type HeldLease struct {
+	Lease   offpeak.LeaseID `json:"lease"`
+	Attempt offpeak.Attempt `json:"attempt"`
+	Frozen  bool            `json:"frozen,omitempty"`
+	Metered offpeak.Millis  `json:"metered_ms,omitempty"`
+}
+
+// Sync is the hub's word on what a node should hold. It answers every
+// heartbeat and is pushed on the stream whenever it changes. An agent ignores
+// one whose Revision is lower than one it has applied from this hub's store.
+type Sync struct {
+	Revision int64 `json:"revision"`
+	// Interval is when to send the next heartbeat, before jitter.
+	Interval offpeak.Duration `json:"interval"`
+	// Timeout is the silence that expires a lease. Set in heartbeat replies
+	// only: it counts from when the acknowledged heartbeat was sent.
+	Timeout offpeak.Duration `json:"timeout,omitempty"`
+	// Leases are all leases the node should hold. Any other that it holds has
+	// ended: it is dropped without a report.
+	Leases []Desired `json:"leases"`
+}
+
+// Desired is one lease a node should hold.
+type Desired struct {
+	Lease   offpeak.LeaseID    `json:"lease"`
+	Job     offpeak.JobID      `json:"job"`
+	Attempt offpeak.Attempt    `json:"attempt"`
+	State   offpeak.LeaseState `json:"state"`
+	// Stop asks the attempt to go, with notice, for this reason.
+	Stop offpeak.EndReason `json:"stop,omitempty"`
+	// Offer is how long an offer still lives when this was composed.
+	Offer offpeak.Duration `json:"offer,omitempty"`
+	// Work is there while the lease is offered, and when an agent asks for it
+	// with GET /v1/node/leases/{lease}.
+	Work *Work `json:"work,omitempty"`
+}
+
+// Work is what an agent needs to run an attempt.
+type Work struct {
+	JobName     string               `json:"job_name,omitempty"`
+	Account     offpeak.AccountID    `json:"account"`
+	Task        offpeak.Task         `json:"task"`
+	Limits      offpeak.Limits       `json:"limits"`
+	Resources   offpeak.Resources    `json:"resources"`
+	Checkpoints []offpeak.Checkpoint `json:"checkpoints,omitempty"`
+}
+
+// Report is what an agent says of one lease; kinds as in the store's contract:
+// accepted, running, finishing, ended, cumulative.
+type Report struct {
+	Lease       offpeak.LeaseID     `json:"lease"`
+	Attempt     offpeak.Attempt     `json:"attempt"`
+	Incarnation offpeak.Incarnation `json:"incarnation"`
+	Seq         int64               `json:"seq"`
+	Kind        string              `json:"kind"`
+	Ran         offpeak.Millis      `json:"ran_ms,omitempty"`
+	Started     bool                `json:"started,omitempty"`
+	Restored    int64               `json:"restored_checkpoint,omitempty"`
+	Logs        []LogPiece          `json:"logs,omitempty"`
+	Reason      offpeak.EndReason   `json:"reason,omitempty"`
+	Detail      string              `json:"detail,omitempty"`
+	ExitCode    *int                `json:"exit_code,omitempty"`
+	Signal      string              `json:"signal,omitempty"`
+	Output      offpeak.Hash        `json:"output,omitempty"`
+	LogEnd      map[string]int64    `json:"log_end,omitempty"`
+}
+
+// LogPiece is a piece of one stream of a lease's log.
+type LogPiece struct {
+	Stream string `json:"stream"`
+	Offset int64  `json:"offset"`
+	Data   []byte `json:"data"`
+}
+
+// Reports is the body of POST /v1/node/reports: at most MaxReports.
+type Reports struct {
+	Reports []Report `json:"reports"`
+}
+
+// ReportResults answers Reports, one for one.
+type ReportResults struct {
+	Results []ReportResult `json:"results"`
+}
+
+// ReportResult is what became of one report.
+type ReportResult struct {
+	// State is the lease's state after the report.
+	State offpeak.LeaseState `json:"state,omitempty"`
+	// Problem is set when it was refused.
+	Problem *Problem `json:"problem,omitempty"`
+}
+
+// NewCheckpoint declares a stored tree to be a checkpoint: POST
+// /v1/node/leases/{lease}/checkpoints.
+type NewCheckpoint struct {
+	Attempt offpeak.Attempt `json:"attempt"`
+	Name    string          `json:"name"`
+	Tree    offpeak.Hash    `json:"tree"`
+	Metered offpeak.Millis  `json:"metered_ms"`
+	Size    offpeak.Bytes   `json:"size_bytes"`
+}
+
+// Hashes is the body of …/blobs/missing and its answer.
+type Hashes struct {
+	Hashes []offpeak.Hash `json:"hashes"`
+}
+
+// Tree is the body of …/trees.
+type Tree struct {
+	Hash offpeak.Hash `json:"hash"`
+}
+
+// LogEnd answers an append: where the stored log ends now.
+type LogEnd struct {
+	End int64 `json:"end"`
+}
+
+// Local is the file with mode 0600 through which hub, agent and CLI on one
+// machine find each other.
+type Local struct {
+	// Hubs are the addresses to try.
+	Hubs []string `json:"hubs"`
+	// Token is an admin token that the hub made for this file.
+	Token string `json:"token"`
+	// Fingerprint pins the hub's key, "" on plain loopback HTTP.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// PID is the hub's process.
+	PID int `json:"pid"`
+}
+
+// JoinToken is what the opaque text that an owner copies to a new machine holds.
+type JoinToken struct {
+	Hubs        []string `json:"h"`
+	Fingerprint string   `json:"f,omitempty"`
+	Token       string   `json:"t"`
+}
+
+// IntentChange orders a node: POST /v1/nodes/{node}/intent.
+type IntentChange struct {
+	Intent offpeak.Intent `json:"intent" doc:"open, draining or closed"`
+	// Stop takes running work off the node now, with notice.
+	Stop bool `json:"stop,omitempty"`
+}
+
+// Explanation says why a job waits, or where it runs: GET /v1/jobs/{job}/explain.
+type Explanation struct {
+	Job   offpeak.JobID    `json:"job"`
+	State offpeak.JobState `json:"state"`
+	// Summary is one sentence for people, with the next step.
+	Summary string `json:"summary"`
+	// Causes counts, for each filter in order, the nodes that failed it first.
+	Causes []Cause `json:"causes,omitempty"`
+	// Nodes says for each node (at most 100) why not, or its score.
+	Nodes []NodeVerdict `json:"nodes,omitempty"`
+	// NotBefore is set while the job pauses after a failure.
+	NotBefore *time.Time `json:"not_before,omitempty"`
+	// Ahead counts queued jobs that are matched before this one.
+	Ahead int `json:"ahead"`
+}
+
+// Cause counts nodes by the first filter they failed.
+type Cause struct {
+	Code  offpeak.FitCode `json:"code"`
+	Nodes int             `json:"nodes"`
+	// Example is the nearest node's shortfall.
+	Example offpeak.Reason `json:"example"`
+}
+
+// NodeVerdict is one node in an explanation.
+type NodeVerdict struct {
+	Node   offpeak.NodeID     `json:"node"`
+	Name   string             `json:"name"`
+	Fits   bool               `json:"fits"`
+	Reason offpeak.Reason     `json:"reason"`
+	Score  float64            `json:"score"`
+	Parts  map[string]float64 `json:"parts,omitempty"`
+}
