@@ -3,6 +3,7 @@ package offpeak
 import (
 	"errors"
 	"fmt"
+	"unicode/utf8"
 )
 
 // Sentinel errors: what a caller branches on, on either side of the network.
@@ -133,8 +134,12 @@ func (e *LogGapError) Unwrap() error { return ErrConflict }
 // clip keeps a hostile value from filling a terminal.
 func clip(s string) string {
 	const most = 80
-	if len(s) > most {
-		return s[:most] + "…"
+	if len(s) <= most {
+		return s
 	}
-	return s
+	cut := most
+	for cut > most-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
 }

@@ -3,6 +3,7 @@ package offpeak
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -102,7 +103,9 @@ func (r Requirements) Fit(account AccountID, driver string, o Offer) Reason {
 	case r.Arch != "" && r.Arch != o.Arch:
 		return Reason{FitArch, r.Arch, o.Arch}
 	}
-	for k, v := range r.Where {
+	// In order, so that the same question always gets the same answer.
+	for _, k := range slices.Sorted(maps.Keys(r.Where)) {
+		v := r.Where[k]
 		have := o.Labels[k]
 		if k == "region" {
 			have = o.Region
@@ -130,7 +133,7 @@ func (r Requirements) Fit(account AccountID, driver string, o Offer) Reason {
 	case r.Disk > o.Capacity.Disk:
 		return Reason{FitDisk, r.Disk.String(), o.Capacity.Disk.String()}
 	case !o.Ready:
-		return Reason{Code: o.Why}
+		return Reason{Code: cmp.Or(o.Why, FitOffline)}
 	}
 	if _, why := matchDevices(r.GPUs, o.FreeDevices); !why.OK() {
 		return Reason{FitBusyGPU, why.Want, why.Have}
@@ -154,65 +157,71 @@ func (r Requirements) Assign(o Offer) (res Resources, ok bool) {
 	return Resources{CPU: r.CPU, Memory: r.Memory, Disk: r.Disk, Devices: ids}, why.OK()
 }
 
-// matchDevices gives each request a device of its own. Requests are served the
-// most demanding first, each by the smallest device left that serves. Where
-// requests name vendors or models this greedy order may need to look further,
-// so it backs up; at most 16 requests are allowed.
+// matchDevices gives each request a device of its own, such that the devices
+// taken are the smallest that serve: sorted by VRAM, none of them could be
+// smaller. It offers the devices one by one, small ones first, and takes one if
+// the requests can be shared out so that it serves as well (an augmenting path).
+// Sets of devices that can serve at once form a matroid, so this is the best set.
 func matchDevices(want []GPURequest, have []Device) ([]DeviceID, Reason) {
 	if len(want) == 0 {
 		return nil, Reason{}
 	}
 	if len(have) < len(want) {
 		code := FitGPU
-		if want[0].VRAM > 0 {
+		if slices.ContainsFunc(want, func(w GPURequest) bool { return w.VRAM > 0 }) {
 			code = FitVRAM
 		}
 		return nil, Reason{code, fmt.Sprintf("%d GPUs", len(want)), fmt.Sprintf("%d", len(have))}
 	}
-	order := make([]int, len(want))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(want[b].VRAM, want[a].VRAM) })
 	devices := slices.Clone(have)
 	slices.SortStableFunc(devices, func(a, b Device) int { return cmp.Compare(a.VRAM, b.VRAM) })
-	used := make([]bool, len(devices))
-	out := make([]DeviceID, len(want))
-	var short Reason
-	budget := 10_000
-	var place func(n int) bool
-	place = func(n int) bool {
-		if n == len(order) {
-			return true
-		}
-		w := want[order[n]]
-		tried := DeviceID("")
-		for i, d := range devices {
-			if used[i] || !w.serves(d) {
+	given := make([]int, len(want)) // request → index of its device, or none
+	const none = -1
+	for i := range given {
+		given[i] = none
+	}
+	var seen []bool
+	var take func(d int) bool
+	take = func(d int) bool {
+		for r, w := range want {
+			if seen[r] || !w.serves(devices[d]) {
 				continue
 			}
-			if budget--; budget < 0 {
-				return false
-			}
-			tried = d.ID
-			used[i], out[order[n]] = true, d.ID
-			if place(n + 1) {
+			seen[r] = true
+			if given[r] == none || take(given[r]) {
+				given[r] = d
 				return true
 			}
-			used[i] = false
-		}
-		if tried == "" && short.OK() {
-			short = w.shortage(devices)
 		}
 		return false
 	}
-	if place(0) {
-		return out, Reason{}
+	left := len(want)
+	var spare []Device
+	for d := range devices {
+		seen = make([]bool, len(want))
+		if left > 0 && take(d) {
+			left--
+		} else {
+			spare = append(spare, devices[d])
+		}
 	}
-	if short.OK() {
-		short = Reason{FitGPU, fmt.Sprintf("%d GPUs", len(want)), "too few that serve"}
+	if left > 0 {
+		var short Reason
+		for r, w := range want {
+			if given[r] != none {
+				continue
+			}
+			if why := w.shortage(spare); short.OK() || (short.Code != FitVRAM && why.Code == FitVRAM) {
+				short = why
+			}
+		}
+		return nil, short
 	}
-	return nil, short
+	out := make([]DeviceID, len(want))
+	for r, d := range given {
+		out[r] = devices[d].ID
+	}
+	return out, Reason{}
 }
 
 func (w GPURequest) serves(d Device) bool {
@@ -224,22 +233,32 @@ func (w GPURequest) named(d Device) bool {
 		(w.Model == "" || strings.Contains(strings.ToLower(d.Model), strings.ToLower(w.Model)))
 }
 
-// shortage says what no device left could serve: VRAM before names, since VRAM
-// is the first filter.
-func (w GPURequest) shortage(devices []Device) Reason {
-	best := Device{}
-	for _, d := range devices {
-		if d.VRAM > best.VRAM {
+// shortage says why none of the devices left serves: VRAM before names, since
+// VRAM is the first filter. It names the device that comes closest.
+func (w GPURequest) shortage(left []Device) Reason {
+	var best, named *Device
+	for i := range left {
+		d := &left[i]
+		if best == nil || d.VRAM > best.VRAM {
 			best = d
 		}
+		if w.named(*d) && (named == nil || d.VRAM > named.VRAM) {
+			named = d
+		}
 	}
-	if best.VRAM < w.VRAM {
-		return Reason{FitVRAM, w.VRAM.String(), fmt.Sprintf("%s on %s", best.VRAM, best.Model)}
+	name := strings.TrimSpace(w.Vendor + " " + w.Model)
+	switch {
+	case best == nil || best.VRAM < w.VRAM || named != nil:
+		if named == nil {
+			named = best
+		}
+		if named == nil {
+			return Reason{FitVRAM, w.VRAM.String(), "no GPU left"}
+		}
+		return Reason{FitVRAM, w.VRAM.String(), fmt.Sprintf("%s on %s", named.VRAM, named.Model)}
+	default:
+		return Reason{FitGPU, name, best.Model}
 	}
-	if w.Vendor != "" || w.Model != "" {
-		return Reason{FitGPU, strings.TrimSpace(w.Vendor + " " + w.Model), best.Model}
-	}
-	return Reason{FitVRAM, w.VRAM.String(), "too few such devices"}
 }
 
 func cores(milli int64) string {

@@ -51,7 +51,7 @@ func ParseBytes(s string) (Bytes, error) {
 		if !ok {
 			continue
 		}
-		n, _, err := parseDecimal(strings.TrimSpace(num), int64(u.size))
+		n, _, err := parseDecimal(strings.TrimSuffix(num, " "), int64(u.size))
 		if err != nil || n > int64(MaxBytes) {
 			break
 		}
@@ -60,20 +60,29 @@ func ParseBytes(s string) (Bytes, error) {
 	return 0, &ValueError{Value: s, Rule: "a size is a number with a unit, for example 24GB, 24GiB or 512MiB, from 0B to 1024TiB"}
 }
 
-// String prints the size with the largest binary unit that keeps it exact, or
-// the largest decimal one, or two decimals of the binary one.
+// String prints the size exactly where at most five digits and a unit do, in
+// the unit that needs the fewest (binary before decimal), else with two
+// decimals of the largest binary unit, rounded towards zero, so that a size
+// just below 24GiB is never shown as 24GiB.
 func (b Bytes) String() string {
+	if b == 0 {
+		return "0B"
+	}
+	number, unit := "", ""
 	for _, u := range byteUnits {
-		if b != 0 && b%u.size == 0 && u.size > 1 {
-			return strconv.FormatInt(int64(b/u.size), 10) + u.name
+		if n := strconv.FormatInt(int64(b/u.size), 10); b%u.size == 0 && (unit == "" || len(n) < len(number)) {
+			number, unit = n, u.name
 		}
 	}
-	for _, u := range byteUnits[:4] {
-		if b >= u.size {
-			return strconv.FormatFloat(float64(b)/float64(u.size), 'f', 2, 64) + u.name
+	if len(strings.TrimPrefix(number, "-")) > 5 {
+		for _, u := range byteUnits[:4] {
+			if whole := b / u.size; whole != 0 {
+				hundredths := b % u.size * 100 / u.size
+				return fmt.Sprintf("%d.%02d%s", whole, max(hundredths, -hundredths), u.name)
+			}
 		}
 	}
-	return strconv.FormatInt(int64(b), 10) + "B"
+	return number + unit
 }
 
 // UnmarshalJSON reads an integer number of bytes or a string with a unit.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -106,7 +107,7 @@ func (t Task) validate(v *validator) {
 	for _, k := range slices.Sorted(maps.Keys(t.Env)) {
 		val := t.Env[k]
 		size += len(k) + len(val)
-		field := "task.env." + clip(k)
+		field := "task.env." + key(k)
 		switch {
 		case k == "" || strings.ContainsAny(k, "=\x00") || !printable(k):
 			v.add(field, k, "is a name of printable characters without =")
@@ -196,9 +197,17 @@ func (v *validator) labels(field string, m map[string]string) {
 		if k == "" {
 			v.add(field, "", "has no empty name")
 		}
-		v.text(field+"."+clip(k), k, maxLabel)
-		v.text(field+"."+clip(k), m[k], maxLabel)
+		v.text(field+"."+key(k), k, maxLabel)
+		v.text(field+"."+key(k), m[k], maxLabel)
 	}
+}
+
+// key makes a map's key fit for a field's path, which is printed as it is.
+func key(k string) string {
+	if printable(k) {
+		return clip(k)
+	}
+	return strconv.QuoteToASCII(clip(k))
 }
 
 // ValidName returns nil for a name of 1 to 64 printable characters, else a

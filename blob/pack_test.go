@@ -104,12 +104,14 @@ func TestPackBounds(t *testing.T) {
 func TestPackNoticesChange(t *testing.T) {
 	big := strings.Repeat("x", int(ChunkSize)) + strings.Repeat("y", int(ChunkSize)) + strings.Repeat("z", int(ChunkSize))
 	for name, change := range map[string]func(file string) error{
-		"grows":    func(f string) error { return os.WriteFile(f, []byte(big+"y"), 0o644) },
-		"shrinks":  func(f string) error { return os.Truncate(f, int64(ChunkSize)+5) },
-		"written":  func(f string) error { return os.WriteFile(f, []byte("y"+big[1:]), 0o644) },
-		"replaced": func(f string) error { return errors.Join(os.WriteFile(f+".new", []byte("y"+big[1:]), 0o644), os.Rename(f+".new", f)) },
-		"removed":  os.Remove,
-		"linked":   func(f string) error { return errors.Join(os.Remove(f), os.Symlink("/etc/passwd", f)) },
+		"grows":   func(f string) error { return os.WriteFile(f, []byte(big+"y"), 0o644) },
+		"shrinks": func(f string) error { return os.Truncate(f, int64(ChunkSize)+5) },
+		"written": func(f string) error { return os.WriteFile(f, []byte("y"+big[1:]), 0o644) },
+		"replaced": func(f string) error {
+			return errors.Join(os.WriteFile(f+".new", []byte("y"+big[1:]), 0o644), os.Rename(f+".new", f))
+		},
+		"removed": os.Remove,
+		"linked":  func(f string) error { return errors.Join(os.Remove(f), os.Symlink("/etc/passwd", f)) },
 	} {
 		dir := t.TempDir()
 		write(t, dir, "f", big)
