@@ -1,0 +1,457 @@
+package offpeak
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// rooms is the table of arrows of the design: which packages of this module a
+// room may import. A room is named by its folder; the longest name that is a
+// prefix of a package's folder is the package's room. "*" is everything.
+var rooms = []struct {
+	room string
+	may  []string
+	why  string
+}{
+	{".", nil, "the vocabulary imports nothing: everyone imports it"},
+	{"placement", []string{"."}, "placement is pure; it never sees the market, both speak of offers and quotes"},
+	{"market", []string{"."}, "the market is pure and knows nothing of routing"},
+	{"ledger", []string{"."}, "the ledger is pure and knows nothing of who asks it"},
+	{"store", []string{"."}, "the contract knows no engine"},
+	{"store/sqlstore", []string{".", "store"}, "the body both engines share knows neither"},
+	{"store/sqlite", []string{".", "store", "store/sqlstore"}, "an engine knows the contract and the shared body"},
+	{"store/postgres", []string{".", "store", "store/sqlstore"}, "an engine knows the contract and the shared body"},
+	{"store/storetest", []string{".", "store"}, "the suite is written against the contract, not against an engine"},
+	{"blob", []string{"."}, "bytes know nothing of accounts, jobs or networks"},
+	{"wire", []string{".", "blob"}, "what is said on the network is not what is decided"},
+	{"hub", []string{".", "placement", "market", "ledger", "store", "blob", "wire"}, "the hub composes decisions; how it is asked (api) lies above it"},
+	{"hub/api", []string{".", "store", "blob", "wire", "hub", "hub/dashboard"}, "the API makes no decisions, so it sees no room that does but the hub"},
+	{"hub/dashboard", []string{"."}, "the site is files"},
+	{"agent", []string{".", "blob", "wire", "agent"}, "an agent knows what it is told: no hub, store, placement, market or ledger"},
+	{"agent/supervisor", []string{".", "agent/driver", "agent/supervisor"}, "a supervisor knows no hub, not even its protocol"},
+	{"agent/driver", []string{".", "agent/driver"}, "a driver runs a command and knows nothing else"},
+	{"agent/hardware", []string{".", "agent/hardware"}, "probes report what is there"},
+	{"agent/presence", []string{".", "agent/hardware", "agent/presence"}, "presence says whether one may work, not at what"},
+	{"cmd", []string{"*"}, "wiring sees everything; who may see hub and agent is said by file below"},
+	{"sim", []string{"*"}, "virtual fleets run the real hub and agent"},
+	{"internal", []string{"*"}, "test grids run everything in one process"},
+	{"bench", []string{"*"}, "measuring needs everything"},
+	{"examples", nil, "an example is what a user would write, who has none of our packages"},
+}
+
+// pure are the rooms without effects: what they decide can be replayed.
+var pure = []string{".", "placement", "market", "ledger"}
+
+// effects are the packages that pure rooms may not import, nor any below them.
+var effects = []string{"context", "log", "os", "net", "io/ioutil", "database/sql", "syscall", "crypto/rand", "runtime"}
+
+// clockless are the rooms in which nothing asks the machine's clock: pure rooms
+// get the time as an argument, hub and store by a function or from the store.
+var clockless = append([]string{"hub", "store", "blob"}, pure...)
+
+// clockAllowed lists files in those rooms that may ask it, with the reason.
+var clockAllowed = map[string]string{
+	"store/storetest": "a suite that runs against real engines measures real time",
+	"hub/api":         "network deadlines are the machine's time, not a decision's",
+}
+
+// varAllowed lists package variables that are set from outside, with the reason.
+var varAllowed = map[string]string{
+	"cmd/offpeak.version":     "set by the linker",
+	"cmd/offpeak/cli.version": "set by the linker",
+}
+
+// source is one parsed file of the module that is no test.
+type source struct {
+	file string // slash-separated, from the module's root
+	dir  string
+	ast  *ast.File
+	pos  *token.FileSet
+}
+
+func (s source) imports() []string {
+	var out []string
+	for _, i := range s.ast.Imports {
+		p, _ := strconv.Unquote(i.Path.Value)
+		out = append(out, p)
+	}
+	return out
+}
+
+func (s source) at(n ast.Node) string {
+	return fmt.Sprintf("%s:%d", s.file, s.pos.Position(n.Pos()).Line)
+}
+
+// sources parses the module: all systems' files, so that an arrow can't hide
+// behind a build tag.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var out []source
+	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() {
+			if p != "." && (strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") || name == "testdata" || name == "node_modules" || name == "shared") {
+				return fs.SkipDir
+			}
+			if _, err := os.Stat(filepath.Join(p, "go.mod")); err == nil && p != "." {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		pos := token.NewFileSet()
+		tree, err := parser.ParseFile(pos, p, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		p = filepath.ToSlash(p)
+		out = append(out, source{file: p, dir: path.Dir(p), ast: tree, pos: pos})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 20 {
+		t.Fatalf("found %d files: is this the module's root?", len(out))
+	}
+	return out
+}
+
+// within says that a folder is a room or lies below it; "." is only itself.
+func within(dir, room string) bool {
+	return dir == room || (room != "." && strings.HasPrefix(dir, room+"/"))
+}
+
+// ours returns the folder of a package of this module.
+func ours(imported string) (dir string, ok bool) {
+	if imported == "offpeak" {
+		return ".", true
+	}
+	return strings.CutPrefix(imported, "offpeak/")
+}
+
+func roomOf(dir string) int {
+	best := -1
+	for i, r := range rooms {
+		if within(dir, r.room) && (best < 0 || len(r.room) > len(rooms[best].room)) {
+			best = i
+		}
+	}
+	return best
+}
+
+// allowed says that a package in from may import one in to.
+func allowed(from, to string) (bool, string) {
+	f, g := roomOf(from), roomOf(to)
+	if f < 0 || g < 0 {
+		return false, "a folder that is not in the table of arrows: add it there, with what it may import and why"
+	}
+	r := rooms[f]
+	if f == g || slices.Contains(r.may, "*") && roomOf(to) >= 0 && !within(to, "cmd") {
+		return true, ""
+	}
+	for _, m := range r.may {
+		// A name stands for its room and those below it that have no row of their own,
+		// or, where it is the importer's own house, for all of it.
+		if rooms[g].room == m || (within(to, m) && within(r.room, m)) {
+			return true, ""
+		}
+	}
+	return false, r.why
+}
+
+func TestArrows(t *testing.T) {
+	for _, s := range sources(t) {
+		if roomOf(s.dir) < 0 {
+			t.Errorf("%s: its folder is not in the table of arrows", s.file)
+		}
+		for _, p := range s.imports() {
+			to, ok := ours(p)
+			if !ok {
+				if s.dir == "." && strings.Contains(strings.Split(p, "/")[0], ".") {
+					t.Errorf("%s imports %s: the vocabulary uses the standard library only", s.file, p)
+				}
+				continue
+			}
+			if ok, why := allowed(s.dir, to); !ok {
+				t.Errorf("%s imports %s: %s", s.file, p, why)
+			}
+			if within(to, "sim") || within(to, "store/storetest") || path.Base(to) == "drivertest" {
+				if !within(s.dir, "sim") && !within(s.dir, "internal") && !within(s.dir, "bench") {
+					t.Errorf("%s imports %s: what is for tests stays out of the binary", s.file, p)
+				}
+			}
+			// In the binary only two commands (and what restores a hub's store)
+			// start the two sides; all others speak through wire.
+			if within(s.dir, "cmd") {
+				base := path.Base(s.file)
+				if within(to, "hub") && !strings.HasPrefix(base, "hub") {
+					t.Errorf("%s imports %s: only the hub command (hub*.go) does", s.file, p)
+				}
+				if within(to, "agent") && !strings.HasPrefix(base, "agent") && !strings.HasPrefix(base, "supervis") {
+					t.Errorf("%s imports %s: only the agent commands (agent*.go, supervis*.go) do", s.file, p)
+				}
+			}
+		}
+	}
+}
+
+// TestNobodySeesThroughAnother: what a room may not import it may not reach.
+func TestNobodySeesThroughAnother(t *testing.T) {
+	graph := map[string]map[string]bool{}
+	for _, s := range sources(t) {
+		if graph[s.dir] == nil {
+			graph[s.dir] = map[string]bool{}
+		}
+		for _, p := range s.imports() {
+			if to, ok := ours(p); ok {
+				graph[s.dir][to] = true
+			}
+		}
+	}
+	for _, c := range []struct {
+		from  string
+		never []string
+	}{
+		{"agent", []string{"hub", "store", "placement", "market", "ledger", "cmd"}},
+		{"wire", []string{"hub", "store", "placement", "market", "ledger", "agent"}},
+		{"placement", []string{"market"}},
+		{"market", []string{"placement"}},
+		{"hub", []string{"agent", "cmd"}},
+	} {
+		for _, dir := range slices.Sorted(maps.Keys(graph)) {
+			if !within(dir, c.from) {
+				continue
+			}
+			seen, from := []string{dir}, map[string]string{}
+			for i := 0; i < len(seen); i++ {
+				for _, to := range slices.Sorted(maps.Keys(graph[seen[i]])) {
+					if _, ok := from[to]; ok || to == dir {
+						continue
+					}
+					from[to] = seen[i]
+					seen = append(seen, to)
+					for _, n := range c.never {
+						if within(to, n) {
+							t.Errorf("%s reaches %s through %s", dir, to, from[to])
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestPureRoomsHaveNoEffects(t *testing.T) {
+	for _, s := range sources(t) {
+		if !inRooms(s.dir, pure) {
+			continue
+		}
+		for _, p := range s.imports() {
+			for _, e := range effects {
+				if within(p, e) {
+					t.Errorf("%s imports %s: a pure room decides on what it is handed", s.file, p)
+				}
+			}
+		}
+		// Chance is handed in, seeded; the package's own functions are seeded by nobody.
+		for call, name := range uses(s, "math/rand/v2") {
+			if slices.Contains([]string{
+				"Int", "IntN", "Int32", "Int32N", "Int64", "Int64N", "Uint", "UintN", "Uint32", "Uint32N", "Uint64", "Uint64N",
+				"Float32", "Float64", "N", "Perm", "Shuffle", "NormFloat64", "ExpFloat64",
+			}, name) {
+				t.Errorf("%s: rand.%s is not seeded by the caller, so it can't be replayed", s.at(call), name)
+			}
+		}
+		for call, name := range uses(s, "math/rand") {
+			t.Errorf("%s: math/rand.%s: use math/rand/v2, handed in", s.at(call), name)
+		}
+	}
+}
+
+func TestDecisionsAskNoClock(t *testing.T) {
+	for _, s := range sources(t) {
+		if !inRooms(s.dir, clockless) || clockAllowed[s.dir] != "" || clockAllowed[s.file] != "" {
+			continue
+		}
+		for call, name := range uses(s, "time") {
+			if name == "Now" || name == "Since" || name == "Until" {
+				t.Errorf("%s: time.%s: take the time as an argument, or from a clock that is handed in", s.at(call), name)
+			}
+		}
+	}
+}
+
+// TestNoHiddenState: no init, and no package variable that anything changes.
+// Tables, sentinels, compiled patterns and embedded files are variables to Go
+// but never change.
+func TestNoHiddenState(t *testing.T) {
+	packages := map[string][]source{}
+	for _, s := range sources(t) {
+		packages[s.dir] = append(packages[s.dir], s)
+	}
+	for _, dir := range slices.Sorted(maps.Keys(packages)) {
+		if within(dir, "examples") {
+			continue // a user's program does as it likes
+		}
+		declared := map[string]any{}
+		for _, s := range packages[dir] {
+			for _, d := range s.ast.Decls {
+				switch d := d.(type) {
+				case *ast.FuncDecl:
+					if d.Recv == nil && d.Name.Name == "init" {
+						t.Errorf("%s: init runs before anyone decides to", s.at(d))
+					}
+				case *ast.GenDecl:
+					if d.Tok == token.VAR {
+						variables(t, s, dir, d, declared)
+					}
+				}
+			}
+		}
+		for _, s := range packages[dir] {
+			ast.Inspect(s.ast, func(n ast.Node) bool {
+				var changed []ast.Expr
+				switch n := n.(type) {
+				case *ast.AssignStmt:
+					if n.Tok != token.DEFINE {
+						changed = n.Lhs
+					}
+				case *ast.IncDecStmt:
+					changed = []ast.Expr{n.X}
+				case *ast.UnaryExpr:
+					if _, lit := n.X.(*ast.CompositeLit); n.Op == token.AND && !lit {
+						if id := root(n.X); id == n.X {
+							changed = []ast.Expr{n.X}
+						}
+					}
+				}
+				for _, x := range changed {
+					id := root(x)
+					if id == nil {
+						continue
+					}
+					// The parser resolves names within a file; one that it left
+					// open is a package's.
+					if obj, ok := declared[id.Name]; ok && (id.Obj == nil || any(id.Obj) == obj) && varAllowed[dir+"."+id.Name] == "" {
+						t.Errorf("%s changes the package variable %s: put it into a value that somebody owns", s.at(n), id.Name)
+					}
+				}
+				return true
+			})
+		}
+	}
+}
+
+// variables notes the package variables of a declaration and fails on those
+// that make no sense unless something changes them.
+func variables(t *testing.T, s source, dir string, d *ast.GenDecl, declared map[string]any) {
+	for _, spec := range d.Specs {
+		v := spec.(*ast.ValueSpec)
+		embedded := strings.Contains(comments(d.Doc)+comments(v.Doc), "//go:embed")
+		for i, name := range v.Names {
+			if name.Name == "_" {
+				continue
+			}
+			declared[name.Name] = name.Obj
+			if varAllowed[dir+"."+name.Name] != "" || embedded {
+				continue
+			}
+			typ := v.Type
+			if i < len(v.Values) {
+				if lit, ok := v.Values[i].(*ast.CompositeLit); ok && typ == nil {
+					typ = lit.Type
+				}
+			}
+			if sel, ok := typ.(*ast.SelectorExpr); ok {
+				if p, ok := sel.X.(*ast.Ident); ok && (p.Name == "sync" || p.Name == "atomic") {
+					t.Errorf("%s: package variable %s: shared state has an owner", s.at(name), name.Name)
+					continue
+				}
+			}
+			if len(v.Values) == 0 {
+				t.Errorf("%s: package variable %s has no value, so somebody sets it later", s.at(name), name.Name)
+			}
+		}
+	}
+}
+
+func comments(g *ast.CommentGroup) string {
+	if g == nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, c := range g.List {
+		b.WriteString(c.Text + "\n")
+	}
+	return b.String()
+}
+
+// root is the variable in which an expression's place lies.
+func root(x ast.Expr) *ast.Ident {
+	for {
+		switch e := x.(type) {
+		case *ast.Ident:
+			return e
+		case *ast.SelectorExpr:
+			x = e.X
+		case *ast.IndexExpr:
+			x = e.X
+		case *ast.ParenExpr:
+			x = e.X
+		case *ast.StarExpr:
+			x = e.X
+		default:
+			return nil
+		}
+	}
+}
+
+func inRooms(dir string, list []string) bool {
+	return slices.ContainsFunc(list, func(r string) bool { return within(dir, r) })
+}
+
+// uses walks over the places where a file names something of an imported package.
+func uses(s source, imported string) func(yield func(ast.Node, string) bool) {
+	return func(yield func(ast.Node, string) bool) {
+		name := ""
+		for _, i := range s.ast.Imports {
+			if p, _ := strconv.Unquote(i.Path.Value); p == imported {
+				name = path.Base(strings.TrimSuffix(p, "/v2"))
+				if i.Name != nil {
+					name = i.Name.Name
+				}
+			}
+		}
+		if name == "" {
+			return
+		}
+		stopped := false
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok || stopped {
+				return !stopped
+			}
+			if id, ok := sel.X.(*ast.Ident); ok && id.Name == name && id.Obj == nil {
+				stopped = !yield(sel, sel.Sel.Name)
+			}
+			return !stopped
+		})
+	}
+}
