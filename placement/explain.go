@@ -9,8 +9,9 @@ import (
 
 // Verdict is one node in an explanation.
 type Verdict struct {
-	Node offpeak.NodeID
-	Name string
+	Node    offpeak.NodeID
+	Account offpeak.AccountID
+	Name    string
 	// Reason is the zero value where the job fits.
 	Reason offpeak.Reason
 	Score  float64
@@ -52,7 +53,7 @@ func (f *Fleet) Explain(job Job, limit int) Explanation {
 	}
 	all := make([]seen, 0, len(f.nodes))
 	for _, n := range f.nodes {
-		s := seen{Verdict: Verdict{Node: n.offer.Node, Name: n.name}}
+		s := seen{Verdict: Verdict{Node: n.offer.Node, Account: n.offer.Account, Name: n.name}}
 		s.Reason = job.Requirements.Fit(job.Account, job.Driver, n.offer)
 		if !s.Reason.Lasting() {
 			out.Could++
