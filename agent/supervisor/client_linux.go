@@ -250,8 +250,9 @@ func (h *Handle) write(ctx context.Context, data []byte) error {
 	return err
 }
 
-// Updates yields the status when it changed, the latest one only. It is closed
-// when the supervisor is gone or the handle closed.
+// Updates yields the latest status when it changed; answers to Do are among
+// them, so that it never goes back in time. It is closed when the supervisor is
+// gone or the handle closed.
 func (h *Handle) Updates() <-chan Status { return h.updates }
 
 // Alive says that the supervisor was there when last heard.
@@ -274,12 +275,13 @@ func (h *Handle) read() {
 		if err = json.Unmarshal(sc.Bytes(), &st); err != nil {
 			break
 		}
+		// Answers count as updates: what was pushed before one is stale after it.
+		select {
+		case <-h.updates:
+		default:
+		}
+		h.updates <- st
 		if st.Re == 0 {
-			select {
-			case <-h.updates:
-			default:
-			}
-			h.updates <- st
 			continue
 		}
 		h.mu.Lock()

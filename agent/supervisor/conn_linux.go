@@ -97,6 +97,8 @@ func (c *conn) reply(st Status) {
 	if len(c.replies) >= maxReplies {
 		c.closed = true
 	}
+	// The answer is newer than what waits to be pushed and says all of it.
+	c.push = nil
 	c.replies = append(c.replies, st)
 	c.wake.Broadcast()
 }

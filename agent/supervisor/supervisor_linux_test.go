@@ -556,7 +556,7 @@ func TestLimits(t *testing.T) {
 		do(t, h, supervisor.Request{Reset: &struct{}{}})
 	})
 	t.Run("fork bomb", func(t *testing.T) {
-		s := script(t, `f() { f 2>/dev/null | f 2>/dev/null & }; f; sleep 1000`)
+		s := script(t, `mkfifo never; sh -c 'while :; do sh -c "sleep 1000 & sleep 1000" & done'; read x <never`)
 		s.Limits = limits
 		m := mark(t, &s)
 		start(t, h, s)
