@@ -96,7 +96,7 @@ func TestSuite(t *testing.T) {
 		for _, args := range [][]string{
 			{"read", "abs"}, {"read", "rel"}, {"read", "chain"}, {"read", "up/secret"}, {"read", "../secret"},
 			{"read", outside}, {"read", "/proc/self/environ"}, {"read", "/etc/passwd"},
-			{"write", "rel", "owned"}, {"write", "abs", "owned"}, {"write", "../new", "owned"},
+			{"write", "rel", "owned"}, {"write", "abs", "owned"}, {"write", "up/new", "owned"},
 			{"append", "chain", "owned"},
 			{"link", "/etc/passwd", "l1"}, {"link", "../secret", "l2"}, {"link", outside, "l3"}, {"link", "../../etc/passwd", "checkpoints/l4"},
 		} {
