@@ -225,6 +225,9 @@ func TestEveryFenceKillsTheWholeTree(t *testing.T) {
 				if left := marked(m); len(left) > 0 {
 					t.Errorf("survivors: %v", left)
 				}
+				if left := leftGroups(h.Dir()); how == "quit" && len(left) > 0 {
+					t.Errorf("groups left: %v", left)
+				}
 			})
 		}
 	}
@@ -257,7 +260,7 @@ func TestSupervisorKilledJobGone(t *testing.T) {
 			if err := supervisor.Remove(h.Dir()); err != nil {
 				t.Error(err)
 			}
-			if left := leftGroups(t); len(left) > 0 {
+			if left := leftGroups(h.Dir()); len(left) > 0 {
 				t.Errorf("groups left: %v", left)
 			}
 		})
@@ -277,9 +280,8 @@ func outerPID(t *testing.T, dir string) int {
 	return 0
 }
 
-func leftGroups(t *testing.T) []string {
-	t.Helper()
-	out, _ := exec.Command("find", "/sys/fs/cgroup", "-maxdepth", "5", "-name", "offpeak-????????????????").Output()
+func leftGroups(dir string) []string {
+	out, _ := exec.Command("find", "/sys/fs/cgroup", "-name", supervisor.GroupName(dir)).Output()
 	return strings.Fields(string(out))
 }
 
@@ -310,9 +312,10 @@ func TestExits(t *testing.T) {
 			(got.Code == nil) != (c.want.Code == nil) || got.Code != nil && *got.Code != *c.want.Code {
 			t.Errorf("%s: %+v", c.text, got)
 		}
-		if !strings.Contains(read(t, s, supervisor.StatusFile), string(c.want.Reason)) {
-			t.Errorf("%s: the status file lacks the reason", c.text)
-		}
+		eventually(t, "the status file is written", func() bool {
+			data, err := os.ReadFile(filepath.Join(s.Folder, supervisor.StatusFile))
+			return err == nil && strings.Contains(string(data), string(c.want.Reason))
+		})
 		do(t, h, supervisor.Request{Reset: &struct{}{}})
 	}
 	for _, path := range []string{"/nonexistent/prog", "/etc/passwd", "/etc"} {
