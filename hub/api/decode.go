@@ -55,6 +55,9 @@ func faults(body []byte, t reflect.Type, cause error) error {
 type walker struct{ errs []error }
 
 func (w *walker) add(path, value, rule string) {
+	if len(w.errs) >= maxFaults {
+		return
+	}
 	if path == "" {
 		path = "body"
 	}
