@@ -60,7 +60,10 @@ func newGrid(t testing.TB, opts Options) *grid {
 		t.Fatalf("bootstrap: %q, %v", secret, err)
 	}
 	streams, closeStreams := context.WithCancel(context.Background())
-	opts.Log, opts.Version, opts.Streams = log, "test", streams
+	opts.Log, opts.Version = log, "test"
+	if opts.Streams == nil {
+		opts.Streams = streams
+	}
 	handler, a := build(h, opts)
 	server := Server(handler, log)
 	ended := make(chan error, 2)
