@@ -37,7 +37,7 @@ func newGrid(t testing.TB, opts Options) *grid {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	dir := t.TempDir()
-	db, err := sqlite.Open(ctx, filepath.Join(dir, "hub.db"), sqlite.Options{})
+	db, err := sqlite.Open(ctx, filepath.Join(dir, "offpeak.db"), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

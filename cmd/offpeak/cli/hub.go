@@ -21,7 +21,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"offpeak"
 	"offpeak/blob"
 	"offpeak/hub"
 	"offpeak/hub/api"
@@ -148,7 +147,7 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
 	}
-	db, err := sqlite.Open(ctx, filepath.Join(o.data, "hub.db"), sqlite.Options{Log: log})
+	db, err := sqlite.Open(ctx, filepath.Join(o.data, hub.BackupDatabase), sqlite.Options{Log: log})
 	if err != nil {
 		return diskFull(err)
 	}
@@ -157,7 +156,7 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 			log.Error("store did not close", "err", err)
 		}
 	}()
-	blobs, err := blob.OpenLocal(filepath.Join(o.data, "blobs"))
+	blobs, err := blob.OpenLocal(filepath.Join(o.data, hub.BackupBlobs))
 	if err != nil {
 		return diskFull(err)
 	}
@@ -357,5 +356,3 @@ func welcome(url, secret string, noLocalFile bool) string {
 	b.WriteString(edge)
 	return b.String()
 }
-
-var _ = offpeak.ErrStorage
