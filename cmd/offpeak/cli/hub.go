@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -149,7 +148,7 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	}
 	db, err := sqlite.Open(ctx, filepath.Join(o.data, hub.BackupDatabase), sqlite.Options{Log: log})
 	if err != nil {
-		return diskFull(err)
+		return storeError(err)
 	}
 	defer func() {
 		if err := db.Close(); err != nil {
@@ -178,12 +177,28 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	return diskFull(s.serve(ctx, ln))
 }
 
+// storeError adds the next step to an error of opening the store that does not
+// name one itself.
+func storeError(err error) error {
+	locked := new(sqlite.LockedError)
+	corrupt := new(sqlite.CorruptError)
+	schema := new(sqlite.SchemaError)
+	if errors.As(err, &locked) || errors.As(err, &corrupt) || errors.As(err, &schema) || isDiskFull(err) {
+		return diskFull(err)
+	}
+	return fmt.Errorf("%w; if the file is damaged, move it aside and bring a backup back with `offpeak restore`", err)
+}
+
 // diskFull adds the next step to an error of a full disk.
 func diskFull(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if isDiskFull(err) {
 		return fmt.Errorf("%w; the disk is full: free space or move the hub with --data, then start it again", err)
 	}
 	return err
+}
+
+func isDiskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // service is one run of a hub.
@@ -321,7 +336,7 @@ func (s *service) announce(ctx context.Context, h *hub.Hub, secret string) error
 		}
 	}
 	if secret != "" {
-		fmt.Fprint(s.env.Stderr, welcome(s.url, secret, s.options.noLocalFile))
+		fmt.Fprint(s.env.Stderr, s.welcome(secret))
 	}
 	fmt.Fprintln(s.env.Stdout, "listening on "+s.url)
 	s.log.Info("hub serves", "address", s.url, "data", s.options.data)
@@ -329,29 +344,32 @@ func (s *service) announce(ctx context.Context, h *hub.Hub, secret string) error
 }
 
 // welcome is what the first start of a hub shows, once.
-func welcome(url, secret string, noLocalFile bool) string {
-	lines := []string{
+func (s *service) welcome(secret string) string {
+	text := []string{
 		"This hub is new. Its admin token, shown this once:",
 		"",
 		"  " + secret,
 		"",
 		"Keep it safe: it may do everything on every account.",
-		"",
 	}
-	if noLocalFile {
-		lines = append(lines, "Next, give it to:", "  offpeak login "+url)
-	} else {
-		lines = append(lines, "On this machine you are logged in already. Next:", "  offpeak agent", "  offpeak run -- echo hello", "From elsewhere:", "  offpeak login "+url)
+	if !s.options.noLocalFile {
+		text = append(text, "", "On this machine you are logged in already. Next:", "  offpeak agent", "  offpeak run -- echo hello")
+	}
+	switch {
+	case s.fingerprint != "":
+		text = append(text, "", "From another machine:", "  offpeak login "+s.hubs[0]+" \\", "    --fingerprint "+s.fingerprint)
+	case s.options.noLocalFile:
+		text = append(text, "", "Next, log in with it:", "  offpeak login "+s.url)
 	}
 	width := 0
-	for _, l := range lines {
+	for _, l := range text {
 		width = max(width, len(l))
 	}
 	var b strings.Builder
 	edge := "+" + strings.Repeat("-", width+2) + "+\n"
 	b.WriteString(edge)
-	for _, l := range lines {
-		fmt.Fprintf(&b, "| %-"+strconv.Itoa(width)+"s |\n", l)
+	for _, l := range text {
+		fmt.Fprintf(&b, "| %-*s |\n", width, l)
 	}
 	b.WriteString(edge)
 	return b.String()
