@@ -25,7 +25,8 @@ type Agent struct {
 	link   *link
 	outbox *outbox
 	pool   *pool
-	beats  chan struct{}
+	// beats asks for a heartbeat at once, waking for a look at the pause's end.
+	beats, waking chan struct{}
 	// ctx is the attempts' life: it outlives the context of Run where jobs are
 	// stopped with notice first.
 	ctx      context.Context
@@ -58,7 +59,7 @@ func New(cfg Config, env Env) *Agent {
 	cfg.Times = cfg.Times.withDefaults()
 	return &Agent{
 		cfg: cfg, env: env, log: env.Log, outbox: newOutbox(),
-		beats: make(chan struct{}, 1), picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
+		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1), picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
 	}
 }
 

@@ -232,8 +232,15 @@ func (a *Agent) wakeUp(ctx context.Context) error {
 			wait = min(max(left, 0), look)
 		}
 		a.mu.Unlock()
-		if err := sleep(ctx, max(wait, time.Millisecond)); err != nil {
-			return err
+		timer := time.NewTimer(max(wait, time.Millisecond))
+		select {
+		case <-timer.C:
+		case <-a.waking:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 	}
 }

@@ -6,13 +6,11 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"time"
 
 	"offpeak"
 	"offpeak/agent/driver"
 	"offpeak/agent/supervisor"
-	"offpeak/blob"
 )
 
 // Config is what an owner may choose and tests scale down. Zero durations take
@@ -51,6 +49,8 @@ type Times struct {
 	Inventory time.Duration
 	// Conflict is the pause while another agent uses this identity.
 	Conflict time.Duration
+	// Blob bounds the transfer of one blob.
+	Blob time.Duration
 	// Upload bounds the uploads of an attempt that was preempted or failed.
 	Upload time.Duration
 	// DiskPause is how long a node whose disk is full takes no new work.
@@ -72,6 +72,7 @@ func (t Times) withDefaults() Times {
 	or(&t.Running, 25*time.Millisecond)
 	or(&t.Inventory, 5*time.Minute)
 	or(&t.Conflict, 30*time.Second)
+	or(&t.Blob, time.Minute)
 	or(&t.Upload, 2*time.Minute)
 	or(&t.DiskPause, time.Minute)
 	return t
@@ -91,8 +92,6 @@ type Env struct {
 	Drivers []driver.Driver
 	// Supervisors starts and finds supervisor processes.
 	Supervisors Supervisors
-	// Trees packs and unpacks folders.
-	Trees Trees
 	// Probe looks at the machine.
 	Probe func(ctx context.Context) (offpeak.Inventory, error)
 	// Free says how many bytes are free under a path.
@@ -119,24 +118,6 @@ type Supervisor interface {
 	Updates() <-chan supervisor.Status
 	// Close lets go of the supervisor without ending it.
 	Close() error
-}
-
-// Trees packs folders into trees on a remote, and back.
-type Trees interface {
-	// Store packs the named paths below root, uploads what the remote lacks
-	// and commits the tree. Links and devices are left out and named.
-	Store(ctx context.Context, to blob.Remote, root *os.Root, paths []string) (Stored, error)
-	// Fetch unpacks a tree into dir below root. Errors about the tree's own
-	// shape wrap offpeak.ErrInvalid, changed bytes offpeak.ErrHashMismatch.
-	Fetch(ctx context.Context, from blob.Remote, tree offpeak.Hash, root *os.Root, dir string, limit offpeak.Bytes) error
-}
-
-// Stored is a tree that was stored.
-type Stored struct {
-	Tree offpeak.Hash
-	Size offpeak.Bytes
-	// Skipped are paths that can't be stored: links, devices, sockets.
-	Skipped []string
 }
 
 // Errors that end Run or refuse to start it. Their texts say what to do.

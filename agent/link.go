@@ -186,7 +186,7 @@ func (l *link) openAs(ctx context.Context, previous offpeak.Incarnation) error {
 			return err
 		}
 		in := wire.OpenSession{Node: l.id.Node, Incarnation: l.incarnation, Previous: previous, Generation: l.id.Generation, Challenge: c.Challenge}
-		in.Signature = ed25519.Sign(l.key, wire.SessionMessage(in))
+		in.Signature = ed25519.Sign(l.key, wire.SessionMessage(in.Challenge, in.Node, in.Incarnation, in.Generation))
 		s, err = d.OpenSession(ctx, in)
 		return err
 	})

@@ -145,12 +145,22 @@ func syncDir(path string) error {
 // read fills v from a file that check accepts. It returns fs.ErrNotExist both
 // for a file that is absent and for one that was damaged and is set aside.
 func (f folder) read(name string, v any, check func() bool) error {
+	err := f.load(name, v)
+	if errors.Is(err, errDamaged) || err == nil && !check() {
+		return f.quarantine(name)
+	}
+	return err
+}
+
+var errDamaged = errors.New("damaged")
+
+func (f folder) load(name string, v any) error {
 	data, err := os.ReadFile(f.at(name))
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(data, v); err != nil || !check() {
-		return f.quarantine(name)
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%w: %w", errDamaged, err)
 	}
 	return nil
 }
@@ -232,7 +242,9 @@ func (f folder) journals() ([]journal, error) {
 	for _, e := range entries {
 		var j journal
 		name := filepath.Join("leases", e.Name(), "lease.json")
-		err := f.read(name, &j, func() bool { return string(j.Lease) == e.Name() && j.Supervisor != "" && filepath.IsLocal(j.Supervisor) })
+		err := f.read(name, &j, func() bool {
+			return string(j.Lease) == e.Name() && j.Supervisor != "" && filepath.IsLocal(j.Supervisor)
+		})
 		if err != nil {
 			f.drop(offpeak.LeaseID(e.Name()))
 			continue
