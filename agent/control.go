@@ -154,7 +154,7 @@ func (a *Agent) serveOne(ctx context.Context, conn net.Conn) error {
 	}
 	_ = conn.SetDeadline(time.Time{})
 	err := a.obey(ctx, req)
-	ans := answer{Status: a.Status()}
+	ans := answer{Status: a.status()}
 	if err != nil && !errors.Is(err, errLeft) {
 		ans.Error = err.Error()
 	}
@@ -238,8 +238,8 @@ func (f folder) forget() error {
 	return nil
 }
 
-// Status says how the agent fares. It may be called once Run has begun.
-func (a *Agent) Status() Status {
+// status says how the agent fares.
+func (a *Agent) status() Status {
 	id, _, _ := a.folder.identity()
 	a.mu.Lock()
 	defer a.mu.Unlock()
