@@ -48,12 +48,16 @@ type Command struct {
 	// NoSignal says that the process has no use for SIGTERM: the notice reaches
 	// it by the notice file alone.
 	NoSignal bool
+	// Report says that the process is the grid's own and may tell on
+	// descriptor 3 why it could not run what it was given: one StartError as
+	// JSON. What the task itself runs must have no way to that descriptor.
+	Report bool
 }
 
 // StartError says that a task can't be started, and whose fault that is.
 type StartError struct {
-	Reason offpeak.EndReason
-	Detail string
+	Reason offpeak.EndReason `json:"reason"`
+	Detail string            `json:"detail,omitempty"`
 }
 
 func (e *StartError) Error() string { return string(e.Reason) + ": " + e.Detail }

@@ -27,8 +27,12 @@ import (
 	"offpeak/agent/driver"
 )
 
-// Request is one thing an agent asks of a supervisor. Exactly one field is set.
+// Request is one thing an agent asks of a supervisor. Exactly one field beside
+// ID is set.
 type Request struct {
+	// ID is given back in the Re of the status that answers, so that it can be
+	// told from one that was pushed. Set by Handle.Do.
+	ID uint64 `json:"id,omitempty"`
 	// Start starts a command. A supervisor that is not idle refuses it.
 	Start *Start `json:"start,omitempty"`
 	// Lease moves the deadline; it thaws a tree that was frozen for lack of it.
@@ -54,9 +58,12 @@ type Start struct {
 	Lease   offpeak.LeaseID `json:"lease"`
 	Command driver.Command  `json:"command"`
 	// Folder is the attempt's folder: the supervisor writes stdout.log,
-	// stderr.log, notice.json and status.json there.
+	// stderr.log and status.json there.
 	Folder string `json:"folder"`
-	Limits Limits `json:"limits"`
+	// NoticePath is the file at which a notice appears, where the job looks for
+	// it; absolute. "" is notice.json in Folder.
+	NoticePath string `json:"notice_path,omitempty"`
+	Limits     Limits `json:"limits"`
 	// Grace is the time between notice and kill.
 	Grace time.Duration `json:"grace"`
 	// KeepFrozen is how long a tree frozen for lack of a lease is kept.
@@ -104,6 +111,10 @@ type Kill struct {
 	Reason offpeak.EndReason `json:"reason"`
 }
 
+// StatusFile is the file in an attempt's folder that holds the last Status,
+// written when the job has exited: the result survives its supervisor.
+const StatusFile = "status.json"
+
 // Phase is where a supervisor stands.
 type Phase string
 
@@ -119,6 +130,8 @@ const (
 
 // Status is what a supervisor answers and pushes.
 type Status struct {
+	// Re is the ID of the request that this answers, 0 for a pushed status.
+	Re    uint64          `json:"re,omitempty"`
 	Phase Phase           `json:"phase"`
 	PID   int             `json:"pid"`
 	Lease offpeak.LeaseID `json:"lease,omitempty"`
@@ -142,6 +155,8 @@ type Status struct {
 	Stdout int64 `json:"stdout_bytes"`
 	Stderr int64 `json:"stderr_bytes"`
 	Exit   *Exit `json:"exit,omitempty"`
+	// Warnings say what the fence or the limits lack on this machine.
+	Warnings []string `json:"warnings,omitempty"`
 	// Error is set when the request was refused.
 	Error string `json:"error,omitempty"`
 }

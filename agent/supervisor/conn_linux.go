@@ -1,0 +1,128 @@
+package supervisor
+
+import (
+	"bufio"
+	"encoding/json"
+	"net"
+	"sync"
+	"time"
+)
+
+// maxMessage bounds one request: an environment and an argument vector of
+// 128 KiB each, escaped.
+const maxMessage = 2 << 20
+
+// maxReplies bounds the answers that a client may leave unread.
+const maxReplies = 64
+
+// conn is one agent's connection. Its writer keeps every answer and the newest
+// of the pushed statuses, so that an agent that does not read (stopped, or
+// debugged) never holds up the loop.
+type conn struct {
+	net net.Conn
+
+	mu      sync.Mutex
+	wake    *sync.Cond
+	replies []Status // guarded by mu
+	push    *Status  // guarded by mu
+	closed  bool     // guarded by mu
+	writing bool     // guarded by mu
+}
+
+// asked is a request and whom to answer.
+type asked struct {
+	from *conn
+	req  Request
+	// gone says that the connection ended; req is empty.
+	gone bool
+}
+
+func newConn(c net.Conn) *conn {
+	k := &conn{net: c}
+	k.wake = sync.NewCond(&k.mu)
+	return k
+}
+
+// read hands requests to the loop until the connection ends.
+func (c *conn) read(to chan<- asked) {
+	sc := bufio.NewScanner(c.net)
+	sc.Buffer(make([]byte, 0, 4<<10), maxMessage)
+	for sc.Scan() {
+		var req Request
+		if err := json.Unmarshal(sc.Bytes(), &req); err != nil {
+			c.reply(Status{Error: "read request: " + err.Error()})
+			continue
+		}
+		to <- asked{from: c, req: req}
+	}
+	to <- asked{from: c, gone: true}
+}
+
+// write sends what is queued until the connection is closed.
+func (c *conn) write() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		for len(c.replies) == 0 && c.push == nil && !c.closed {
+			c.writing = false
+			c.wake.Broadcast()
+			c.wake.Wait()
+		}
+		if c.closed {
+			c.net.Close()
+			return
+		}
+		c.writing = true
+		var st Status
+		if len(c.replies) > 0 {
+			st, c.replies = c.replies[0], c.replies[1:]
+		} else {
+			st, c.push = *c.push, nil
+		}
+		c.mu.Unlock()
+		data, err := json.Marshal(st)
+		if err == nil {
+			_, err = c.net.Write(append(data, '\n'))
+		}
+		c.mu.Lock()
+		if err != nil {
+			c.closed = true
+		}
+	}
+}
+
+func (c *conn) reply(st Status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.replies) >= maxReplies {
+		c.closed = true
+	}
+	// The answer is newer than what waits to be pushed and says all of it.
+	c.push = nil
+	c.replies = append(c.replies, st)
+	c.wake.Broadcast()
+}
+
+func (c *conn) pushed(st Status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.push = &st
+	c.wake.Broadcast()
+}
+
+func (c *conn) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.wake.Broadcast()
+}
+
+// flush waits, with a bound, until everything queued is written.
+func (c *conn) flush(most time.Duration) {
+	c.net.SetWriteDeadline(time.Now().Add(most))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.closed && (c.writing || len(c.replies) > 0 || c.push != nil) {
+		c.wake.Wait()
+	}
+}

@@ -1,0 +1,693 @@
+package supervisor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"offpeak"
+	"offpeak/agent/driver"
+	"offpeak/agent/supervisor"
+)
+
+// The test binary is its own supervisor.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "supervise" {
+		os.Exit(supervisor.Main(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
+
+const patience = 10 * time.Second
+
+// fences are those that work here; the best must be among them for the suite
+// to mean anything.
+func fences(t *testing.T) []string {
+	t.Helper()
+	found, err := supervisor.Probe(t.Context(), exe(t), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.Fences
+}
+
+func exe(t testing.TB) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func spawn(t testing.TB, fence string) *supervisor.Handle {
+	t.Helper()
+	h, err := supervisor.Spawn(t.Context(), supervisor.Options{Exe: exe(t), Dir: t.TempDir(), Log: os.Stderr, Fence: fence})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := h.End(ctx); err != nil && !errors.Is(err, supervisor.ErrGone) {
+			t.Errorf("end: %v", err)
+		}
+	})
+	return h
+}
+
+// script is a Start of a shell script in folders of its own.
+func script(t testing.TB, text string) supervisor.Start {
+	t.Helper()
+	folder := t.TempDir()
+	work := filepath.Join(folder, "work")
+	if err := os.Mkdir(work, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return supervisor.Start{
+		Lease:  "lease_1",
+		Folder: folder,
+		Command: driver.Command{
+			Path: "/bin/sh", Args: []string{"sh", "-c", text}, Dir: work,
+			Env: []string{"PATH=/usr/bin:/bin", "OFFPEAK_NOTICE=" + filepath.Join(folder, "notice.json")},
+		},
+		Grace:      200 * time.Millisecond,
+		KeepFrozen: time.Minute,
+	}
+}
+
+func do(t testing.TB, h *supervisor.Handle, r supervisor.Request) supervisor.Status {
+	t.Helper()
+	st, err := h.Do(t.Context(), r)
+	if err != nil {
+		t.Fatalf("do: %v", err)
+	}
+	return st
+}
+
+func start(t testing.TB, h *supervisor.Handle, s supervisor.Start) supervisor.Status {
+	t.Helper()
+	return do(t, h, supervisor.Request{Start: &s})
+}
+
+var ask = supervisor.Request{Status: &struct{}{}}
+
+// await reads updates until one serves.
+func await(t testing.TB, h *supervisor.Handle, what string, ok func(supervisor.Status) bool) supervisor.Status {
+	t.Helper()
+	st := do(t, h, ask)
+	limit := time.After(patience)
+	for !ok(st) {
+		select {
+		case next, open := <-h.Updates():
+			if !open {
+				t.Fatalf("await %s: the supervisor is gone; last %+v", what, st)
+			}
+			st = next
+		case <-limit:
+			t.Fatalf("await %s: still %+v (exit %+v)", what, st, st.Exit)
+		}
+	}
+	return st
+}
+
+func awaitExit(t testing.TB, h *supervisor.Handle) supervisor.Exit {
+	t.Helper()
+	st := await(t, h, "exit", func(s supervisor.Status) bool { return s.Phase == supervisor.Exited })
+	return *st.Exit
+}
+
+func read(t testing.TB, s supervisor.Start, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(s.Folder, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// eventually waits for a condition that no status tells.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("%s: not within %s", what, patience)
+		}
+	}
+}
+
+// marked finds the processes on the whole machine that carry a marker in
+// their environment or arguments.
+func marked(marker string) []int {
+	var out []int
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(d))
+		if pid == os.Getpid() {
+			continue
+		}
+		env, _ := os.ReadFile(d + "/environ")
+		args, _ := os.ReadFile(d + "/cmdline")
+		if strings.Contains(string(env)+string(args), marker) {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// escapees leave every way there is: background, own session, double fork,
+// own process group, deaf to polite signals.
+const escapees = `
+trap '' TERM HUP INT
+nohup sleep 1000 >/dev/null 2>&1 &
+setsid sleep 1001 &
+( ( setsid sh -c 'trap "" TERM; (setsid sleep 1002 &) ; sleep 1003' & ) & )
+( (sleep 1004 &) & )
+sleep 0.1
+echo ready
+`
+
+func marker(t testing.TB) string {
+	return fmt.Sprintf("offpeak_test_%d_%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "_"))
+}
+
+func mark(t testing.TB, s *supervisor.Start) string {
+	m := marker(t)
+	s.Command.Env = append(s.Command.Env, "MARKER="+m)
+	return m
+}
+
+func TestEveryFenceKillsTheWholeTree(t *testing.T) {
+	for _, fence := range fences(t) {
+		for _, how := range []string{"kill", "notice", "exit", "quit"} {
+			t.Run(fence+"/"+how, func(t *testing.T) {
+				if fence == supervisor.FenceProcessGroup {
+					t.Skip("the process group does not hold those who leave it")
+				}
+				h := spawn(t, fence)
+				text := escapees + "sleep 1005"
+				if how == "exit" {
+					text = escapees + "exit 3"
+				}
+				s := script(t, text)
+				m := mark(t, &s)
+				if st := start(t, h, s); st.Fence != fence {
+					t.Fatalf("fence %q, want %q", st.Fence, fence)
+				}
+				await(t, h, "ready", func(st supervisor.Status) bool { return st.Stdout >= 6 })
+				if how != "exit" && len(marked(m)) < 5 {
+					t.Fatalf("only %d processes escaped, the test is void", len(marked(m)))
+				}
+				switch how {
+				case "kill":
+					do(t, h, supervisor.Request{Kill: &supervisor.Kill{Reason: offpeak.EndCancelled}})
+				case "notice":
+					do(t, h, supervisor.Request{Notice: &supervisor.Notice{Reason: offpeak.EndCancelled}})
+				case "quit":
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					defer cancel()
+					if err := h.End(ctx); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if how != "quit" {
+					awaitExit(t, h)
+				}
+				if left := marked(m); len(left) > 0 {
+					t.Errorf("survivors: %v", left)
+				}
+			})
+		}
+	}
+}
+
+func TestSupervisorKilledJobGone(t *testing.T) {
+	for _, fence := range fences(t) {
+		t.Run(fence, func(t *testing.T) {
+			h := spawn(t, fence)
+			text := "echo ready; exec sleep 1000"
+			// Where only the first process dies with the supervisor, that is what is promised.
+			if fence == supervisor.FencePIDNamespace {
+				text = escapees + "sleep 1005"
+			}
+			s := script(t, text)
+			m := mark(t, &s)
+			start(t, h, s)
+			st := await(t, h, "ready", func(st supervisor.Status) bool { return st.Stdout >= 6 })
+			if fence == supervisor.FencePIDNamespace {
+				do(t, h, supervisor.Request{Freeze: &supervisor.Freeze{Frozen: true}})
+			}
+			if st.PID == 1 {
+				st.PID = outerPID(t, h.Dir())
+			}
+			if err := syscall.Kill(st.PID, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the job dies with its supervisor", func() bool { return len(marked(m)) == 0 })
+			eventually(t, "the handle notices", func() bool { return !h.Alive() })
+			if err := supervisor.Remove(h.Dir()); err != nil {
+				t.Error(err)
+			}
+			if left := leftGroups(t); len(left) > 0 {
+				t.Errorf("groups left: %v", left)
+			}
+		})
+	}
+}
+
+// outerPID finds the supervisor of a folder as this namespace counts.
+func outerPID(t *testing.T, dir string) int {
+	t.Helper()
+	for _, pid := range marked(dir) {
+		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if strings.Contains(string(args), "supervise\x00--dir\x00"+dir+"\x00") {
+			return pid
+		}
+	}
+	t.Fatal("no supervisor found")
+	return 0
+}
+
+func leftGroups(t *testing.T) []string {
+	t.Helper()
+	out, _ := exec.Command("find", "/sys/fs/cgroup", "-maxdepth", "5", "-name", "offpeak-????????????????").Output()
+	return strings.Fields(string(out))
+}
+
+func TestExits(t *testing.T) {
+	h := spawn(t, "")
+	code := func(n int) *int { return &n }
+	for _, c := range []struct {
+		text string
+		want supervisor.Exit
+	}{
+		{"exit 0", supervisor.Exit{Reason: offpeak.EndCompleted, Code: code(0)}},
+		{"exit 1", supervisor.Exit{Reason: offpeak.EndExitNonzero, Code: code(1)}},
+		{"exit 2", supervisor.Exit{Reason: offpeak.EndExitNonzero, Code: code(2)}},
+		{"exit 85", supervisor.Exit{Reason: offpeak.EndExitNonzero, Code: code(85)}},
+		{"exit 126", supervisor.Exit{Reason: offpeak.EndExitNonzero, Code: code(126)}},
+		{"exit 127", supervisor.Exit{Reason: offpeak.EndExitNonzero, Code: code(127)}},
+		{"exit 137", supervisor.Exit{Reason: offpeak.EndExitNonzero, Code: code(137)}},
+		{"exit 255", supervisor.Exit{Reason: offpeak.EndExitNonzero, Code: code(255)}},
+		{"false | true", supervisor.Exit{Reason: offpeak.EndCompleted, Code: code(0)}},
+		{"ulimit -c 0; kill -SEGV $$", supervisor.Exit{Reason: offpeak.EndSignalled, Signal: "SIGSEGV"}},
+		{"kill -KILL $$", supervisor.Exit{Reason: offpeak.EndSignalled, Signal: "SIGKILL"}},
+		{"kill -TERM $$", supervisor.Exit{Reason: offpeak.EndSignalled, Signal: "SIGTERM"}},
+	} {
+		s := script(t, c.text)
+		start(t, h, s)
+		got := awaitExit(t, h)
+		if got.Reason != c.want.Reason || got.Signal != c.want.Signal ||
+			(got.Code == nil) != (c.want.Code == nil) || got.Code != nil && *got.Code != *c.want.Code {
+			t.Errorf("%s: %+v", c.text, got)
+		}
+		if !strings.Contains(read(t, s, supervisor.StatusFile), string(c.want.Reason)) {
+			t.Errorf("%s: the status file lacks the reason", c.text)
+		}
+		do(t, h, supervisor.Request{Reset: &struct{}{}})
+	}
+	for _, path := range []string{"/nonexistent/prog", "/etc/passwd", "/etc"} {
+		s := script(t, "")
+		s.Command.Path = path
+		start(t, h, s)
+		if got := awaitExit(t, h); got.Reason != offpeak.EndCommandNotFound || !strings.Contains(got.Detail, path) {
+			t.Errorf("%s: %+v", path, got)
+		}
+		do(t, h, supervisor.Request{Reset: &struct{}{}})
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	h := spawn(t, "")
+	refused := func(what string, r supervisor.Request) {
+		t.Helper()
+		if _, err := h.Do(t.Context(), r); err == nil {
+			t.Errorf("%s: not refused", what)
+		} else if _, ok := errors.AsType[*supervisor.RefusedError](err); !ok {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	refused("lease without a job", supervisor.Request{Lease: &supervisor.Lease{}})
+	refused("empty", supervisor.Request{})
+	s := script(t, "sleep 1000")
+	relative := s
+	relative.Command.Path = "sh"
+	refused("relative command", supervisor.Request{Start: &relative})
+	start(t, h, s)
+	refused("second start", supervisor.Request{Start: &s})
+	refused("reset while running", supervisor.Request{Reset: &struct{}{}})
+}
+
+func TestWarmRestartsLeaveNothing(t *testing.T) {
+	h := spawn(t, "")
+	before := do(t, h, ask)
+	var fds int
+	pid := outerPID(t, h.Dir())
+	count := func() int {
+		l, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		return len(l)
+	}
+	for i := range 100 {
+		s := script(t, "echo "+strconv.Itoa(i)+"; (sleep 1000 &)")
+		s.Limits = supervisor.Limits{CPU: 1000, Memory: 256 * offpeak.MiB, Processes: 100, Log: offpeak.MiB}
+		m := mark(t, &s)
+		start(t, h, s)
+		if e := awaitExit(t, h); e.Reason != offpeak.EndCompleted {
+			t.Fatalf("run %d: %+v", i, e)
+		}
+		if got := read(t, s, "stdout.log"); got != strconv.Itoa(i)+"\n" {
+			t.Fatalf("run %d printed %q", i, got)
+		}
+		if left := marked(m); len(left) > 0 {
+			t.Fatalf("run %d left %v", i, left)
+		}
+		do(t, h, supervisor.Request{Reset: &struct{}{}})
+		if i == 10 {
+			fds = count()
+		}
+	}
+	if n := count(); n > fds {
+		t.Errorf("descriptors grew from %d to %d", fds, n)
+	}
+	after := do(t, h, ask)
+	if after.PID != before.PID || after.Phase != supervisor.Idle {
+		t.Errorf("after: %+v", after)
+	}
+}
+
+func lease(timeout time.Duration) supervisor.Lease {
+	return supervisor.Lease{Granted: supervisor.BootTime(), Timeout: timeout}
+}
+
+// counter appends a byte every few milliseconds, so that running shows.
+const counter = `echo ready; while :; do printf x >>ticks; sleep 0.01; done`
+
+func ticks(t *testing.T, s supervisor.Start) int64 {
+	info, err := os.Stat(filepath.Join(s.Command.Dir, "ticks"))
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+func TestFreezesAtTheDeadlineAndThawsOnANewerLease(t *testing.T) {
+	for _, fence := range fences(t) {
+		t.Run(fence, func(t *testing.T) {
+			t.Parallel()
+			h := spawn(t, fence)
+			s := script(t, counter)
+			s.Deadline = lease(400 * time.Millisecond)
+			start(t, h, s)
+			st := await(t, h, "frozen", func(st supervisor.Status) bool { return st.Frozen })
+			if at := time.Duration(supervisor.BootTime() - s.Deadline.Granted); at < 300*time.Millisecond || at > 390*time.Millisecond {
+				t.Logf("frozen after %s", at)
+				if at < 300*time.Millisecond {
+					t.Error("frozen early")
+				}
+			}
+			if st.Why != offpeak.EndNodeLost {
+				t.Errorf("why %q", st.Why)
+			}
+			n := ticks(t, s)
+			stale := supervisor.Lease{Granted: s.Deadline.Granted - 1, Timeout: time.Hour}
+			if st := do(t, h, supervisor.Request{Lease: &stale}); !st.Frozen {
+				t.Error("an older lease thawed the tree")
+			}
+			do(t, h, supervisor.Request{Freeze: &supervisor.Freeze{Frozen: false}})
+			time.Sleep(50 * time.Millisecond) // time in which nothing may happen
+			if m := ticks(t, s); m != n {
+				t.Errorf("%d ticks while frozen", m-n)
+			}
+			newer := lease(time.Hour)
+			if st := do(t, h, supervisor.Request{Lease: &newer}); st.Frozen {
+				t.Error("still frozen")
+			}
+			eventually(t, "the job goes on", func() bool { return ticks(t, s) > n })
+		})
+	}
+}
+
+func TestKilledAfterKeepFrozen(t *testing.T) {
+	h := spawn(t, "")
+	s := script(t, escapees+counter)
+	m := mark(t, &s)
+	s.Deadline = lease(400 * time.Millisecond)
+	s.KeepFrozen = 100 * time.Millisecond
+	start(t, h, s)
+	if e := awaitExit(t, h); e.Reason != offpeak.EndNodeLost {
+		t.Errorf("exit %+v", e)
+	}
+	if left := marked(m); len(left) > 0 {
+		t.Errorf("survivors %v", left)
+	}
+	if _, err := os.Stat(filepath.Join(s.Folder, "notice.json")); err == nil {
+		t.Error("a job whose hub was away got a notice")
+	}
+}
+
+func TestFreezeByOrderKeepsTheJobAndItsTime(t *testing.T) {
+	h := spawn(t, "")
+	s := script(t, counter)
+	s.Limits.Time = time.Hour
+	start(t, h, s)
+	eventually(t, "ticks", func() bool { return ticks(t, s) > 0 })
+	st := do(t, h, supervisor.Request{Freeze: &supervisor.Freeze{Frozen: true}})
+	if !st.Frozen || st.Why != "" {
+		t.Fatalf("%+v", st)
+	}
+	time.Sleep(30 * time.Millisecond) // frozen time, which must not count
+	if later := do(t, h, ask); later.Ran != st.Ran {
+		t.Errorf("ran %d, then %d while frozen", st.Ran, later.Ran)
+	}
+	n := ticks(t, s)
+	do(t, h, supervisor.Request{Freeze: &supervisor.Freeze{Frozen: false}})
+	eventually(t, "the job goes on", func() bool { return ticks(t, s) > n })
+}
+
+func TestNotice(t *testing.T) {
+	for _, c := range []struct{ name, text string }{
+		{"leaves", `trap 'cat "$OFFPEAK_NOTICE" >seen; exit 0' TERM; echo ready; while :; do sleep 0.01; done`},
+		{"ignores", `trap '' TERM; echo ready; while :; do sleep 0.01; [ -e "$OFFPEAK_NOTICE" ] && cp "$OFFPEAK_NOTICE" seen; done`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := spawn(t, "")
+			s := script(t, c.text)
+			start(t, h, s)
+			await(t, h, "ready", func(st supervisor.Status) bool { return st.Stdout > 0 })
+			do(t, h, supervisor.Request{Freeze: &supervisor.Freeze{Frozen: true}})
+			st := do(t, h, supervisor.Request{Notice: &supervisor.Notice{Reason: offpeak.EndOwnerReturned, Grace: 300 * time.Millisecond}})
+			if st.Noticed != offpeak.EndOwnerReturned || st.Frozen {
+				t.Errorf("%+v", st)
+			}
+			e := awaitExit(t, h)
+			if e.Reason != offpeak.EndOwnerReturned {
+				t.Errorf("exit %+v", e)
+			}
+			if left := c.name == "leaves"; left != (e.Code != nil && *e.Code == 0) {
+				t.Errorf("exit %+v", e)
+			}
+			seen, err := os.ReadFile(filepath.Join(s.Command.Dir, "seen"))
+			if err != nil || !strings.Contains(string(seen), `"seconds_left":0.3`) {
+				t.Errorf("notice %q, %v", seen, err)
+			}
+		})
+	}
+}
+
+func TestTimeLimit(t *testing.T) {
+	h := spawn(t, "")
+	s := script(t, `trap '' TERM; while :; do sleep 0.01; done`)
+	s.Limits.Time = 100 * time.Millisecond
+	s.Grace = 50 * time.Millisecond
+	start(t, h, s)
+	if e := awaitExit(t, h); e.Reason != offpeak.EndTimeLimit {
+		t.Errorf("exit %+v", e)
+	}
+	if !strings.Contains(read(t, s, "notice.json"), "time_limit") {
+		t.Error("no notice")
+	}
+}
+
+func TestDiskLimit(t *testing.T) {
+	h := spawn(t, "")
+	s := script(t, `head -c 8000000 /dev/zero >big; sync big; sleep 1000`)
+	s.Limits.Disk = 4 * offpeak.MB
+	start(t, h, s)
+	if e := awaitExit(t, h); e.Reason != offpeak.EndDiskLimit {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	h := spawn(t, "")
+	if !do(t, h, ask).Limited {
+		t.Skip("no writable cgroups here")
+	}
+	limits := supervisor.Limits{CPU: 1000, Memory: 64 * offpeak.MiB, Processes: 20}
+	t.Run("memory", func(t *testing.T) {
+		s := script(t, `x=$(head -c 200000000 /dev/zero | tr '\0' x); echo survived`)
+		s.Limits = limits
+		start(t, h, s)
+		if e := awaitExit(t, h); e.Reason != offpeak.EndOutOfMemory {
+			t.Errorf("exit %+v", e)
+		}
+		do(t, h, supervisor.Request{Reset: &struct{}{}})
+	})
+	t.Run("processes", func(t *testing.T) {
+		s := script(t, `i=0; while [ $i -lt 60 ]; do sleep 1000 & i=$((i+1)); done; echo all`)
+		s.Limits = limits
+		m := mark(t, &s)
+		start(t, h, s)
+		if e := awaitExit(t, h); e.Reason != offpeak.EndExitNonzero {
+			t.Errorf("exit %+v", e)
+		}
+		if left := marked(m); len(left) > 0 {
+			t.Errorf("survivors %v", left)
+		}
+		do(t, h, supervisor.Request{Reset: &struct{}{}})
+	})
+	t.Run("fork bomb", func(t *testing.T) {
+		s := script(t, `mkfifo never; sh -c 'while :; do sh -c "sleep 1000 & sleep 1000" & done'; read x <never`)
+		s.Limits = limits
+		m := mark(t, &s)
+		start(t, h, s)
+		eventually(t, "the bomb goes off", func() bool { return len(marked(m)) > 10 })
+		if n := len(marked(m)); n > 20 {
+			t.Errorf("%d processes", n)
+		}
+		do(t, h, supervisor.Request{Kill: &supervisor.Kill{Reason: offpeak.EndCancelled}})
+		if e := awaitExit(t, h); e.Reason != offpeak.EndCancelled {
+			t.Errorf("exit %+v", e)
+		}
+		if left := marked(m); len(left) > 0 {
+			t.Errorf("survivors %v", left)
+		}
+		do(t, h, supervisor.Request{Reset: &struct{}{}})
+	})
+	t.Run("lifted for the next job", func(t *testing.T) {
+		s := script(t, `x=$(head -c 90000000 /dev/zero | tr '\0' x); echo ${#x}`)
+		start(t, h, s)
+		if e := awaitExit(t, h); e.Reason != offpeak.EndCompleted {
+			t.Errorf("exit %+v, %s", e, read(t, s, "stderr.log"))
+		}
+	})
+}
+
+func TestOutputIsExactAndCapped(t *testing.T) {
+	h := spawn(t, "")
+	s := script(t, `printf 'a\0b\377\n'; printf err >&2; printf tail`)
+	start(t, h, s)
+	awaitExit(t, h)
+	if got := read(t, s, "stdout.log"); got != "a\x00b\xff\ntail" {
+		t.Errorf("stdout %q", got)
+	}
+	if got := read(t, s, "stderr.log"); got != "err" {
+		t.Errorf("stderr %q", got)
+	}
+	do(t, h, supervisor.Request{Reset: &struct{}{}})
+
+	s = script(t, `head -c 209715200 /dev/zero | tr '\0' x; echo; echo the end`)
+	s.Limits.Log = offpeak.MiB
+	start(t, h, s)
+	awaitExit(t, h)
+	got := read(t, s, "stdout.log")
+	if len(got) > 1<<20+200 || !strings.HasSuffix(got, "the end\n") ||
+		!strings.Contains(got, "\n[offpeak: log capped at 1MiB, 208666633 bytes left out here]\n") {
+		t.Errorf("%d bytes, mark %q", len(got), got[max(0, 786432-5):min(len(got), 786432+80)])
+	}
+	if rss := resident(t, outerPID(t, h.Dir())); rss > 40<<20 {
+		t.Errorf("the supervisor takes %d bytes", rss)
+	}
+}
+
+func resident(t *testing.T, pid int) int64 {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, _ := strconv.ParseInt(strings.Fields(string(data))[1], 10, 64)
+	return pages * 4096
+}
+
+func TestFirstOutputIsPushedAtOnce(t *testing.T) {
+	h := spawn(t, "")
+	s := script(t, `echo hello; sleep 1000`)
+	start(t, h, s)
+	st := await(t, h, "first output", func(st supervisor.Status) bool { return st.Stdout == 6 })
+	if st.FirstOutput <= 0 || st.FirstOutput > 5e6 {
+		t.Errorf("first output after %d µs", st.FirstOutput)
+	}
+}
+
+func TestAnotherAgentAdopts(t *testing.T) {
+	first := spawn(t, "")
+	s := script(t, counter)
+	s.Deadline = lease(time.Hour)
+	start(t, first, s)
+	dir := first.Dir()
+	eventually(t, "ticks", func() bool { return ticks(t, s) > 0 })
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n := ticks(t, s)
+	eventually(t, "the job goes on without an agent", func() bool { return ticks(t, s) > n })
+	second, err := supervisor.Adopt(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := do(t, second, ask)
+	if st.Phase != supervisor.Running || st.Lease != "lease_1" {
+		t.Errorf("adopted %+v", st)
+	}
+	do(t, second, supervisor.Request{Kill: &supervisor.Kill{Reason: offpeak.EndDrained}})
+	if e := awaitExit(t, second); e.Reason != offpeak.EndDrained {
+		t.Errorf("exit %+v", e)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := second.End(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := supervisor.Adopt(t.Context(), dir); err == nil {
+		t.Error("adopted a dead supervisor")
+	}
+}
+
+func TestDeepFolder(t *testing.T) {
+	dir := t.TempDir()
+	for range 20 {
+		dir = filepath.Join(dir, "a-rather-long-name")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h, err := supervisor.Spawn(t.Context(), supervisor.Options{Exe: exe(t), Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.End(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSignalsFromTheJobDoNotReachTheSupervisor(t *testing.T) {
+	h := spawn(t, "")
+	if !slices.Contains(fences(t), supervisor.FencePIDNamespace) {
+		t.Skip("no PID namespaces")
+	}
+	s := script(t, `for s in HUP INT QUIT TERM USR1 USR2 ALRM PIPE KILL STOP; do kill -$s 1; done; echo "pid $$"`)
+	start(t, h, s)
+	if e := awaitExit(t, h); e.Reason != offpeak.EndCompleted {
+		t.Errorf("exit %+v", e)
+	}
+}
