@@ -107,10 +107,14 @@ func (t *attempt) meter(now time.Duration) (frozen bool, ran offpeak.Millis) {
 	return t.status.Frozen, ran
 }
 
+// saw takes the supervisor's newest word. One about the job before this one, or
+// from before the exit, comes late and is passed over.
 func (t *attempt) saw(st supervisor.Status) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.status, t.at = st, t.a.env.Boot()
+	if st.Lease == t.id && t.status.Phase != supervisor.Exited {
+		t.status, t.at = st, t.a.env.Boot()
+	}
 }
 
 // run takes the lease all its way. Whatever happens, the folder and the
@@ -161,9 +165,6 @@ func (t *attempt) do(r supervisor.Request) (supervisor.Status, error) {
 	st, err := t.a.pool.do(t.ctx, t.slot.sup, r)
 	if err != nil {
 		return st, fmt.Errorf("ask supervisor: %w", err)
-	}
-	if st.Error != "" {
-		return st, fmt.Errorf("ask supervisor: %s", st.Error)
 	}
 	t.saw(st)
 	return st, nil
@@ -244,11 +245,11 @@ func (t *attempt) resume() (wire.Report, error) {
 		if st, err := t.do(supervisor.Request{Status: &struct{}{}}); err == nil && st.Lease == t.id {
 			return t.watch()
 		}
-		t.a.pool.end(t.ctx, t.slot)
-	} else {
+		// It holds another lease or none: two journals can't both be right, and
+		// a supervisor that is not this lease's is not this attempt's to end.
+		t.slot.sup.Close()
 		t.slot = slot{}
 	}
-	t.slot = slot{}
 	return t.orphaned(), nil
 }
 

@@ -110,14 +110,16 @@ type Supervisors interface {
 
 // Supervisor is one supervisor process.
 type Supervisor interface {
-	// Do asks for one thing. An error means that no answer came; a refusal
-	// stands in the status.
+	// Do asks for one thing and returns the status after it. An error means
+	// that it was refused or that the supervisor is gone.
 	Do(ctx context.Context, r supervisor.Request) (supervisor.Status, error)
 	// Updates yields a status whenever something changes, the newest if its
 	// reader is slow. It is closed when the supervisor is gone.
 	Updates() <-chan supervisor.Status
 	// Close lets go of the supervisor without ending it.
 	Close() error
+	// End kills what the supervisor runs, and the supervisor.
+	End(ctx context.Context) error
 }
 
 // Errors that end Run or refuse to start it. Their texts say what to do.

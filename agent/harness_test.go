@@ -155,9 +155,7 @@ func (s *fakeSupervisor) Do(_ context.Context, r supervisor.Request) (supervisor
 	switch {
 	case r.Start != nil:
 		if s.status.Phase != supervisor.Idle {
-			st := s.status
-			st.Error = "not idle"
-			return st, nil
+			return s.status, &supervisor.RefusedError{Why: "not idle"}
 		}
 		s.start(r.Start)
 	case r.Lease != nil:
@@ -171,11 +169,19 @@ func (s *fakeSupervisor) Do(_ context.Context, r supervisor.Request) (supervisor
 		s.kill()
 	case r.Reset != nil:
 		s.status, s.job, s.killing = supervisor.Status{Phase: supervisor.Idle, Fence: "fake"}, nil, sync.Once{}
-	case r.Quit != nil:
-		s.kill()
-		s.gone = true
 	}
 	return s.status, nil
+}
+
+func (c *client) End(context.Context) error {
+	c.mu.Lock()
+	c.kill()
+	c.mu.Unlock()
+	err := c.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone = true
+	return err
 }
 
 func (s *fakeSupervisor) start(r *supervisor.Start) {

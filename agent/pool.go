@@ -115,7 +115,7 @@ func (p *pool) release(name string) {
 func (p *pool) give(ctx context.Context, s slot) {
 	if alive(s.sup) {
 		st, err := p.do(ctx, s.sup, supervisor.Request{Reset: &struct{}{}})
-		if err == nil && st.Error == "" && st.Phase == supervisor.Idle {
+		if err == nil && st.Phase == supervisor.Idle {
 			p.mu.Lock()
 			if !p.shut && len(p.idle) < p.warm {
 				p.idle = append(p.idle, s)
@@ -131,8 +131,11 @@ func (p *pool) give(ctx context.Context, s slot) {
 
 // end kills what a supervisor runs, and the supervisor.
 func (p *pool) end(ctx context.Context, s slot) {
-	_, _ = p.do(ctx, s.sup, supervisor.Request{Quit: &struct{}{}})
-	s.sup.Close()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.bound)
+	defer cancel()
+	if err := s.sup.End(ctx); err != nil {
+		p.log.Debug("end a supervisor", "folder", s.name, "error", err)
+	}
 	p.release(s.name)
 }
 
