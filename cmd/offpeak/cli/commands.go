@@ -1,0 +1,8 @@
+package cli
+
+import "github.com/spf13/cobra"
+
+// commands lists the commands of offpeak.
+func commands(env Env) []*cobra.Command {
+	return []*cobra.Command{newHub(env), newRestore(env), newVersion(env)}
+}
