@@ -1,0 +1,90 @@
+// Package process runs a task as an ordinary process of the machine: a command
+// in the job's folder, with exactly the environment it was given and no shell
+// between.
+//
+// It owns how a command's name is found. It must not start anything: fences
+// and limits are the supervisor's, for all drivers alike. It has no state and
+// may be used from any goroutine. It is tested by drivertest and by a table of
+// names.
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"offpeak"
+	"offpeak/agent/driver"
+)
+
+// Driver is the process driver.
+type Driver struct{}
+
+// Name is "process".
+func (Driver) Name() string { return "process" }
+
+// Available returns nil: every machine has processes.
+func (Driver) Available() error { return nil }
+
+// Command finds the executable as a shell in the job's folder would: a name
+// with a slash is a path from there, any other is looked for in the PATH of
+// the job's own environment.
+func (Driver) Command(t driver.Task) (driver.Command, error) {
+	if len(t.Command) == 0 || t.Command[0] == "" {
+		return driver.Command{}, &driver.StartError{Reason: offpeak.EndCommandNotFound, Detail: "the command is empty"}
+	}
+	path, err := find(t.Command[0], t.Work, t.Env)
+	if err != nil {
+		return driver.Command{}, &driver.StartError{Reason: offpeak.EndCommandNotFound, Detail: err.Error()}
+	}
+	return driver.Command{Path: path, Args: t.Command, Env: t.Env, Dir: t.Work}, nil
+}
+
+func find(name, work string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		path := name
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(work, path)
+		}
+		return path, executable(path)
+	}
+	var paths string
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			paths = v
+		}
+	}
+	var near error
+	for _, dir := range filepath.SplitList(paths) {
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(work, dir)
+		}
+		path := filepath.Join(dir, name)
+		err := executable(path)
+		if err == nil {
+			return path, nil
+		}
+		if !os.IsNotExist(err) && near == nil {
+			near = err
+		}
+	}
+	if near != nil {
+		return "", near
+	}
+	return "", fmt.Errorf("no %q in PATH (%s)", name, paths)
+}
+
+// executable returns nil for a file that may be executed, else why not.
+func executable(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("%s is a folder", path)
+	case info.Mode()&0o111 == 0:
+		return fmt.Errorf("%s is not executable; chmod +x it before submitting", path)
+	}
+	return nil
+}
