@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"strconv"
 	"strings"
@@ -55,11 +56,13 @@ type told struct {
 func (a *api) tell(w http.ResponseWriter, r *http.Request, c *caller, account offpeak.AccountID, after int64, job offpeak.JobID) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	news, done := make(chan told), make(chan struct{})
+	// What is new begins here, before the client learns that it is connected.
+	seq := a.hub.Events(ctx, account, after, job)
 	defer func() { cancel(); <-done }()
 	go func() {
 		defer close(done)
 		defer close(news)
-		a.listen(ctx, account, after, job, func(n told) bool {
+		a.listen(ctx, seq, account, job, func(n told) bool {
 			select {
 			case news <- n:
 				return true
@@ -110,10 +113,10 @@ const resync = "resync"
 
 // listen hands events to yield until it refuses. When the place to go on from
 // is older than what is kept, it says so and goes on with the newest.
-func (a *api) listen(ctx context.Context, account offpeak.AccountID, after int64, job offpeak.JobID, yield func(told) bool) {
+func (a *api) listen(ctx context.Context, seq iter.Seq2[offpeak.Event, error], account offpeak.AccountID, job offpeak.JobID, yield func(told) bool) {
 	for {
 		lost := false
-		for e, err := range a.hub.Events(ctx, account, after, job) {
+		for e, err := range seq {
 			switch {
 			case errors.Is(err, offpeak.ErrNotFound):
 				lost = true
@@ -126,7 +129,6 @@ func (a *api) listen(ctx context.Context, account offpeak.AccountID, after int64
 			if lost {
 				break
 			}
-			after = e.Cursor
 		}
 		if !lost || ctx.Err() != nil {
 			return
@@ -139,7 +141,7 @@ func (a *api) listen(ctx context.Context, account offpeak.AccountID, after int64
 		if !yield(told{event: offpeak.Event{Cursor: last, Type: resync}}) {
 			return
 		}
-		after = last
+		seq = a.hub.Events(ctx, account, last, job)
 	}
 }
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -132,7 +133,7 @@ func (a *api) logs(w http.ResponseWriter, r *http.Request, c *caller) error {
 			return a.ended(ctx, err)
 		}
 	}
-	return nil
+	return a.ended(ctx, nil)
 }
 
 // records sends the records of all attempts and both streams.
@@ -170,7 +171,7 @@ func (a *api) records(w http.ResponseWriter, r *http.Request, c *caller) error {
 			return a.ended(ctx, err)
 		}
 	}
-	return nil
+	return a.ended(ctx, nil)
 }
 
 // untilClosing is ctx that also ends when open streams are told to.
@@ -180,11 +181,17 @@ func (a *api) untilClosing(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel() }
 }
 
-// ended says how a stream ends: whole when the client went away, which nobody
-// sees; broken off in all other cases, so that the client takes it up again
-// elsewhere instead of taking it for the end of the log.
+// errClosing breaks a log off because the hub goes away.
+var errClosing = errors.New("the hub is closing")
+
+// ended says how a followed log ends: whole when it is whole, or when the
+// client went away and nobody sees it; broken off otherwise, so that the client
+// takes it up again instead of taking it for the end of the log.
 func (a *api) ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil && a.opts.Streams.Err() == nil {
+	switch {
+	case a.opts.Streams.Err() != nil && ctx.Err() != nil:
+		return errClosing
+	case ctx.Err() != nil:
 		return nil
 	}
 	return err
