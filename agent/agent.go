@@ -275,8 +275,11 @@ func (a *Agent) report(ctx context.Context, r wire.Report) <-chan error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r.Incarnation, r.Seq = a.link.incarnation, a.nextSeq()
-	if r.Kind == kindAccepted {
+	switch r.Kind {
+	case kindAccepted:
 		a.picture.step(a.env.Boot(), told{r.Lease})
+	case kindEnded:
+		a.picture.step(a.env.Boot(), ending{r.Lease})
 	}
 	return a.outbox.post(ctx, r)
 }

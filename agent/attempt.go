@@ -283,9 +283,6 @@ func (t *attempt) watch() (wire.Report, error) {
 	defer side.Wait()
 	defer cancel()
 
-	t.a.mu.Lock()
-	t.granted(t.a.grantLocked())
-	t.a.mu.Unlock()
 	started := time.NewTimer(t.a.cfg.Times.Running)
 	defer started.Stop()
 	for {

@@ -34,6 +34,9 @@ type held struct {
 	// told says that the acceptance was composed: from then on heartbeats name
 	// the lease, because the hub ends an accepted lease that one does not.
 	told bool
+	// ending says that the end was composed: the answer to it says what the
+	// hub made of the lease, and that a word without it came first is no news.
+	ending bool
 	// stop is the reason for which the attempt was asked to go.
 	stop offpeak.EndReason
 }
@@ -50,8 +53,9 @@ type (
 	opened struct{}
 	// adopted: a lease of the agent before this one goes on.
 	adopted struct{ desired wire.Desired }
-	// told: the acceptance of a lease is on its way.
-	told struct{ lease offpeak.LeaseID }
+	// told and ending: the acceptance, the end of a lease is on its way.
+	told   struct{ lease offpeak.LeaseID }
+	ending struct{ lease offpeak.LeaseID }
 	// done: an attempt has ended and was reported, or is stale.
 	done struct{ lease offpeak.LeaseID }
 	// ordered: the owner paused or resumed.
@@ -99,6 +103,10 @@ func (p *picture) step(now time.Duration, event any) []effect {
 	case told:
 		if h := p.leases[ev.lease]; h != nil {
 			h.told = true
+		}
+	case ending:
+		if h := p.leases[ev.lease]; h != nil {
+			h.ending = true
 		}
 	case done:
 		if p.leases[ev.lease] != nil {
@@ -164,7 +172,7 @@ func (p *picture) sync(now time.Duration, s wire.Sync) (out []effect) {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.leases)) {
-		if !listed[id] {
+		if !listed[id] && !p.leases[id].ending {
 			delete(p.leases, id)
 			out = append(out, effect{doDrop, id, ""})
 		}

@@ -63,6 +63,13 @@ func TestStep(t *testing.T) {
 			{said(2), nil},
 			{said(3, "+a"), []effect{accept("a")}},
 		},
+		"a word may overtake the answer to an end": {
+			{said(1, "+a"), []effect{accept("a")}},
+			{ending{"a"}, nil},
+			{said(2), nil},
+			{done{"a"}, nil},
+			{said(3, "+a"), nil},
+		},
 		"a lease that is gone is dropped": {
 			{said(1, "+a", "+b"), []effect{accept("a"), accept("b")}},
 			{said(2, "b"), []effect{drop("a")}},

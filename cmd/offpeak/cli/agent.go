@@ -118,7 +118,11 @@ func (o *agentOptions) prepare(cmd *cobra.Command, env Env) (agent.Config, agent
 		return agent.Config{}, agent.Env{}, err
 	}
 	cfg := agent.Config{Data: o.data, Hubs: o.hubs, Warm: o.warm, StopJobs: o.stopJobs, Version: build(env.Version).Version}
-	world, err := agentEnv(cfg, o.machine, log)
+	found, err := findFences(cmd.Context(), cfg, log)
+	if err != nil {
+		return agent.Config{}, agent.Env{}, err
+	}
+	world, err := agentEnv(cfg, o.machine, found, log)
 	return cfg, world, err
 }
 

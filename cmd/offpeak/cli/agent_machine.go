@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -89,8 +91,9 @@ func (m *machine) limit(inv offpeak.Inventory) offpeak.Inventory {
 	return inv
 }
 
-// agentEnv is the agent's outside world on this machine.
-func agentEnv(cfg agent.Config, m machine, log *slog.Logger) (agent.Env, error) {
+// agentEnv is the agent's outside world on this machine. An agent that will run
+// jobs first finds out, with found, how they can be fenced.
+func agentEnv(cfg agent.Config, m machine, found supervisor.Found, log *slog.Logger) (agent.Env, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return agent.Env{}, fmt.Errorf("find own binary: %w", err)
@@ -104,6 +107,12 @@ func agentEnv(cfg agent.Config, m machine, log *slog.Logger) (agent.Env, error) 
 		}
 		names = append(names, d.Name())
 	}
+	look := func(ctx context.Context) (offpeak.Inventory, error) {
+		inv := hardware.Probe(ctx, hardware.Sources{Folder: cfg.Data})
+		inv.Drivers, inv.Fences, inv.Version = names, found.Fences, cfg.Version
+		inv.Warnings = append(inv.Warnings, found.Warnings...)
+		return m.limit(inv), ctx.Err()
+	}
 	return agent.Env{
 		Boot:        func() time.Duration { return time.Duration(supervisor.BootTime()) },
 		Now:         time.Now,
@@ -111,12 +120,62 @@ func agentEnv(cfg agent.Config, m machine, log *slog.Logger) (agent.Env, error) 
 		Client:      wire.Client,
 		Drivers:     drivers,
 		Supervisors: supervisors{exe},
-		Probe: func(ctx context.Context) (offpeak.Inventory, error) {
-			return offpeak.Inventory{}, nil
-		},
-		Free: free,
-		Log:  log,
+		Probe:       steadyDisk(cfg.Data, look),
+		Free:        free,
+		Log:         log,
 	}, nil
+}
+
+// steadyDisk keeps the disk that was found first: what jobs write meanwhile is
+// theirs already, and must not make the machine seem to shrink under them.
+func steadyDisk(data string, look func(context.Context) (offpeak.Inventory, error)) func(context.Context) (offpeak.Inventory, error) {
+	var disk offpeak.Bytes
+	return func(ctx context.Context) (offpeak.Inventory, error) {
+		inv, err := look(ctx)
+		if disk == 0 {
+			// Whole MiB, with a tenth left to the owner.
+			disk = (inv.Disk + usage(filepath.Join(data, "leases"))) * 9 / 10 / offpeak.MiB * offpeak.MiB
+		}
+		inv.Disk = disk
+		return inv, err
+	}
+}
+
+// usage sums the sizes of the files below a folder, as far as they can be read.
+func usage(dir string) (sum offpeak.Bytes) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if info, err := d.Info(); err == nil {
+				sum += offpeak.Bytes(info.Size())
+			}
+		}
+		return nil
+	})
+	return sum
+}
+
+// findFences tries what this machine offers to fence jobs.
+func findFences(ctx context.Context, cfg agent.Config, log *slog.Logger) (supervisor.Found, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return supervisor.Found{}, fmt.Errorf("find own binary: %w", err)
+	}
+	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
+		return supervisor.Found{}, fmt.Errorf("make data folder: %w; choose another with --data", err)
+	}
+	dir, err := os.MkdirTemp(cfg.Data, "probe-")
+	if err != nil {
+		return supervisor.Found{}, fmt.Errorf("make probe folder: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	found, err := supervisor.Probe(ctx, exe, dir)
+	if err != nil {
+		return found, err
+	}
+	for _, w := range found.Warnings {
+		log.Warn("fencing jobs", "warning", w)
+	}
+	return found, nil
 }
 
 // free says how many bytes an unprivileged process may still write at path.
