@@ -128,13 +128,13 @@ func (t *attempt) run() {
 	case errors.Is(context.Cause(t.ctx), errDropped), errors.Is(err, offpeak.ErrStaleLease), errors.Is(err, offpeak.ErrNotFound):
 		if t.slot.sup != nil {
 			_, _ = t.do(supervisor.Request{Kill: &supervisor.Kill{Reason: offpeak.EndNodeLost}})
-			t.a.pool.end(t.ctx, t.slot)
+			t.a.pool.drop(t.ctx, t.slot)
 		}
 	case err != nil && t.ctx.Err() != nil:
 		// The agent lets go. A job that was started goes on; nothing else is left.
 		if t.slot.sup != nil {
 			if t.phase() == "" {
-				t.a.pool.end(t.ctx, t.slot)
+				t.a.pool.drop(t.ctx, t.slot)
 				break
 			}
 			t.slot.sup.Close()
@@ -242,6 +242,7 @@ func (t *attempt) resume() (wire.Report, error) {
 	t.follow()
 	if t.adopted.alive {
 		t.slot = t.adopted.slot
+		t.a.pool.adopted()
 		if st, err := t.do(supervisor.Request{Status: &struct{}{}}); err == nil && st.Lease == t.id {
 			return t.watch()
 		}
@@ -249,6 +250,7 @@ func (t *attempt) resume() (wire.Report, error) {
 		// a supervisor that is not this lease's is not this attempt's to end.
 		t.slot.sup.Close()
 		t.slot = slot{}
+		t.a.pool.returned()
 	}
 	return t.orphaned(), nil
 }
@@ -342,6 +344,7 @@ func (t *attempt) reconnect() bool {
 	sup, err := t.a.env.Supervisors.Adopt(ctx, t.a.folder.at("supervisors", t.slot.name))
 	if err != nil {
 		t.a.pool.release(t.slot.name)
+		t.a.pool.returned()
 		t.slot = slot{}
 		return false
 	}

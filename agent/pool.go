@@ -13,7 +13,9 @@ import (
 )
 
 // pool keeps idle supervisors ready, so that a job's start costs no more than
-// a fork, and takes them back when their job has gone.
+// a fork, and takes them back when their job has gone. While jobs come and go
+// it keeps more than it was asked to, up to twice as many, since a supervisor
+// costs more to start than to keep; when all is quiet the surplus goes.
 type pool struct {
 	folder folder
 	spawn  Supervisors
@@ -24,12 +26,16 @@ type pool struct {
 	// mu guards what follows.
 	mu   sync.Mutex
 	idle []slot
-	used map[string]bool
+	busy int             // taken and not given back
+	used map[string]bool // names of folders
 	next int
 	shut bool
 	// kick holds a token while there may be fewer idle ones than wanted.
 	kick chan struct{}
 }
+
+// surplusFor is how long supervisors beyond those asked for stay idle.
+const surplusFor = 30 * time.Second
 
 // slot is a supervisor and the name of its folder.
 type slot struct {
@@ -48,14 +54,36 @@ func (p *pool) take(ctx context.Context) (slot, error) {
 		s := p.idle[n-1]
 		p.idle = p.idle[:n-1]
 		if alive(s.sup) {
+			p.busy++
 			p.mu.Unlock()
 			p.wake()
 			return s, nil
 		}
-		p.discardLocked(s)
+		s.sup.Close()
+		delete(p.used, s.name)
 	}
+	p.busy++
 	p.mu.Unlock()
-	return p.start(ctx)
+	s, err := p.start(ctx)
+	if err != nil {
+		p.returned()
+	}
+	return s, err
+}
+
+// adopted counts a supervisor that an earlier agent had taken.
+func (p *pool) adopted() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy++
+}
+
+// returned counts one that is taken no more.
+func (p *pool) returned() {
+	p.mu.Lock()
+	p.busy--
+	p.mu.Unlock()
+	p.wake()
 }
 
 // alive says that an idle supervisor's connection is still there, and drops
@@ -113,11 +141,12 @@ func (p *pool) release(name string) {
 
 // give takes a supervisor back. One that can't be made idle again is ended.
 func (p *pool) give(ctx context.Context, s slot) {
+	defer p.returned()
 	if alive(s.sup) {
 		st, err := p.do(ctx, s.sup, supervisor.Request{Reset: &struct{}{}})
 		if err == nil && st.Phase == supervisor.Idle {
 			p.mu.Lock()
-			if !p.shut && len(p.idle) < p.warm {
+			if !p.shut && len(p.idle) < 2*p.warm {
 				p.idle = append(p.idle, s)
 				p.mu.Unlock()
 				return
@@ -126,7 +155,12 @@ func (p *pool) give(ctx context.Context, s slot) {
 		}
 	}
 	p.end(ctx, s)
-	p.wake()
+}
+
+// drop ends a supervisor that was taken.
+func (p *pool) drop(ctx context.Context, s slot) {
+	defer p.returned()
+	p.end(ctx, s)
 }
 
 // end kills what a supervisor runs, and the supervisor.
@@ -137,11 +171,6 @@ func (p *pool) end(ctx context.Context, s slot) {
 		p.log.Debug("end a supervisor", "folder", s.name, "error", err)
 	}
 	p.release(s.name)
-}
-
-func (p *pool) discardLocked(s slot) {
-	s.sup.Close()
-	delete(p.used, s.name)
 }
 
 // do asks a supervisor, bounded in time also when ctx has ended: what ends a
@@ -163,11 +192,19 @@ func (p *pool) wake() {
 func (p *pool) run(ctx context.Context, pause func(ctx context.Context, n int) error) error {
 	failures := 0
 	p.wake()
+	quiet := time.NewTimer(surplusFor)
+	defer quiet.Stop()
 	for {
 		select {
 		case <-p.kick:
+			quiet.Reset(surplusFor)
+		case <-quiet.C:
+			p.trim(ctx, p.warm)
 		case <-ctx.Done():
-			p.shutdown(ctx)
+			p.mu.Lock()
+			p.shut = true
+			p.mu.Unlock()
+			p.trim(ctx, 0)
 			return ctx.Err()
 		}
 		for p.missing() && ctx.Err() == nil {
@@ -191,15 +228,17 @@ func (p *pool) run(ctx context.Context, pause func(ctx context.Context, n int) e
 func (p *pool) missing() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.idle) < p.warm
+	return len(p.idle)+p.busy < p.warm || p.warm > 0 && len(p.idle) == 0
 }
 
-func (p *pool) shutdown(ctx context.Context) {
+// trim ends idle supervisors beyond n.
+func (p *pool) trim(ctx context.Context, n int) {
 	p.mu.Lock()
-	idle := p.idle
-	p.idle, p.shut = nil, true
+	n = min(n, len(p.idle))
+	surplus := p.idle[n:]
+	p.idle = p.idle[:n:n]
 	p.mu.Unlock()
-	for _, s := range idle {
+	for _, s := range surplus {
 		p.end(ctx, s)
 	}
 }

@@ -158,7 +158,7 @@ func (t *attempt) start() error {
 		Grace:  t.work.Task.Grace.Std(), KeepFrozen: lim.KeepFrozen.Std(), Deadline: deadline,
 	}})
 	if err != nil {
-		t.a.pool.end(t.ctx, t.slot)
+		t.a.pool.drop(t.ctx, t.slot)
 		t.slot = slot{}
 		return fmt.Errorf("start job: %w", err)
 	}
