@@ -5,6 +5,8 @@ import (
 	"context"
 	"os"
 
+	"offpeak/agent/driver/wasm"
+	"offpeak/agent/supervisor"
 	"offpeak/cmd/offpeak/cli"
 )
 
@@ -12,6 +14,15 @@ import (
 var version string
 
 func main() {
+	// The processes that agents start come first: they stay small.
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "supervise":
+			os.Exit(supervisor.Main(os.Args[2:]))
+		case wasm.Command:
+			os.Exit(wasm.Main(os.Args[2:]))
+		}
+	}
 	os.Exit(cli.Main(context.Background(), os.Args[1:], cli.Env{
 		Stdin:   os.Stdin,
 		Stdout:  os.Stdout,

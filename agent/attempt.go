@@ -1,0 +1,359 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"offpeak"
+	"offpeak/agent/supervisor"
+	"offpeak/wire"
+)
+
+// The kinds of report, as in the store's contract.
+const (
+	kindAccepted  = "accepted"
+	kindRunning   = "running"
+	kindFinishing = "finishing"
+	kindEnded     = "ended"
+)
+
+// errDropped ends an attempt whose lease is not the node's any more.
+var errDropped = errors.New("the lease is not held any more")
+
+// stopError ends an attempt's preparation because it was asked to go.
+type stopError struct{ reason offpeak.EndReason }
+
+func (e *stopError) Error() string { return "asked to stop: " + string(e.reason) }
+
+// attempt is one lease on its way through this node, in a goroutine of its own.
+type attempt struct {
+	a       *Agent
+	id      offpeak.LeaseID
+	job     offpeak.JobID
+	n       offpeak.Attempt
+	work    *wire.Work
+	adopted *adoption
+	// declined says that the offer is to be handed back.
+	declined bool
+
+	// ctx ends when the agent lets go (the job goes on) or, with cause
+	// errDropped, when the lease is lost.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// stops holds the reason to go until it is acted on, grants the newest
+	// deadline.
+	stops  chan offpeak.EndReason
+	grants chan supervisor.Lease
+
+	slot     slot
+	restored int64
+	logs     *shipper
+	saved    *saver
+
+	// mu guards status and at, the newest word of the supervisor and when it
+	// came on the boot clock.
+	mu     sync.Mutex
+	status supervisor.Status
+	at     time.Duration
+}
+
+// adoption is what was found of the supervisor of a lease that goes on.
+type adoption struct {
+	slot  slot
+	alive bool
+}
+
+func (a *Agent) newAttempt(d wire.Desired) *attempt {
+	t := &attempt{
+		a: a, id: d.Lease, job: d.Job, n: d.Attempt, work: d.Work,
+		stops: make(chan offpeak.EndReason, 1), grants: make(chan supervisor.Lease, 1),
+	}
+	t.ctx, t.cancel = context.WithCancelCause(a.ctx)
+	return t
+}
+
+// askToStop and granted are called with the agent's mu held, so they alone
+// write to their channels and can replace what was not read yet.
+func (t *attempt) askToStop(reason offpeak.EndReason) {
+	select {
+	case t.stops <- reason:
+	default:
+	}
+}
+
+func (t *attempt) granted(l supervisor.Lease) {
+	select {
+	case <-t.grants:
+	default:
+	}
+	t.grants <- l
+}
+
+// meter returns whether the job is frozen and how long it has run.
+func (t *attempt) meter(now time.Duration) (frozen bool, ran offpeak.Millis) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ran = t.status.Ran
+	if t.status.Phase == supervisor.Running && !t.status.Frozen {
+		ran += offpeak.Millis((now - t.at).Milliseconds())
+	}
+	return t.status.Frozen, ran
+}
+
+// saw takes the supervisor's newest word. One about the job before this one, or
+// from before the exit, comes late and is passed over.
+func (t *attempt) saw(st supervisor.Status) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if st.Lease == t.id && t.status.Phase != supervisor.Exited {
+		t.status, t.at = st, t.a.env.Boot()
+	}
+}
+
+// run takes the lease all its way. Whatever happens, the folder and the
+// supervisor are cleared away, unless the agent only lets go of a running job.
+func (t *attempt) run() {
+	end, err := t.live()
+	if err == nil {
+		err = t.finish(end)
+	}
+	switch {
+	case errors.Is(context.Cause(t.ctx), errDropped), errors.Is(err, offpeak.ErrStaleLease), errors.Is(err, offpeak.ErrNotFound):
+		if t.slot.sup != nil {
+			_, _ = t.do(supervisor.Request{Kill: &supervisor.Kill{Reason: offpeak.EndNodeLost}})
+			t.a.pool.drop(t.ctx, t.slot)
+		}
+	case err != nil && t.ctx.Err() != nil:
+		// The agent lets go. A job that was started goes on; nothing else is left.
+		if t.slot.sup != nil {
+			if t.phase() == "" {
+				t.a.pool.drop(t.ctx, t.slot)
+				break
+			}
+			t.slot.sup.Close()
+		}
+		return
+	case err != nil:
+		t.a.log.Error("the hub will not have the end of an attempt", "job", t.job, "attempt", t.n, "lease", t.id, "error", err)
+		fallthrough
+	default:
+		// Without its journal the lease is over for the next agent too, so the
+		// supervisor's name is free for another.
+		_ = os.Remove(filepath.Join(t.a.folder.lease(t.id), "lease.json"))
+		if t.slot.sup != nil {
+			t.a.pool.give(t.ctx, t.slot)
+		}
+	}
+	t.a.apply(done{t.id})
+	t.a.folder.drop(t.id)
+}
+
+func (t *attempt) phase() supervisor.Phase {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.status.Phase
+}
+
+func (t *attempt) do(r supervisor.Request) (supervisor.Status, error) {
+	st, err := t.a.pool.do(t.ctx, t.slot.sup, r)
+	if err != nil {
+		return st, fmt.Errorf("ask supervisor: %w", err)
+	}
+	t.saw(st)
+	return st, nil
+}
+
+// live accepts, prepares and watches, and returns how the attempt ended. An
+// error means that there is nothing to report: the lease is stale, or the agent
+// lets go.
+func (t *attempt) live() (wire.Report, error) {
+	switch {
+	case t.declined:
+		return wire.Report{Reason: offpeak.EndDeclined}, nil
+	case t.adopted != nil:
+		return t.resume()
+	}
+	if t.work == nil {
+		if err := t.ask(); err != nil {
+			return wire.Report{}, err
+		}
+	}
+	if free, err := t.a.env.Free(t.a.folder.path); err == nil && free < t.work.Resources.Disk {
+		t.a.log.Warn("declining work: the disk is too full", "job", t.job, "free", free, "wanted", t.work.Resources.Disk)
+		t.a.apply(diskFull{t.a.env.Boot() + t.a.cfg.Times.DiskPause})
+		return wire.Report{Reason: offpeak.EndDeclined, Detail: fmt.Sprintf("%s free on the node's disk, %s wanted", free, t.work.Resources.Disk)}, nil
+	}
+	if err := t.await(t.a.report(t.ctx, t.report(kindAccepted))); err != nil {
+		return wire.Report{}, err
+	}
+	if err := t.prepare(); err != nil {
+		if t.ctx.Err() != nil || errors.Is(err, offpeak.ErrStaleLease) {
+			return wire.Report{}, err
+		}
+		return prepareEnd(err), nil
+	}
+	return t.watch()
+}
+
+// ask fetches what the attempt is about, when the hub's word did not say.
+func (t *attempt) ask() error {
+	for failures := 1; ; failures++ {
+		err := t.a.link.call(t.ctx, func(ctx context.Context, d *wire.Direct) error {
+			got, err := d.Work(ctx, t.id)
+			t.work = got.Work
+			return err
+		})
+		switch {
+		case err == nil && t.work != nil:
+			return nil
+		case t.ctx.Err() != nil:
+			return context.Cause(t.ctx)
+		case err == nil, refused(err):
+			return errors.Join(offpeak.ErrNotFound, err)
+		}
+		if err := t.a.pause(t.ctx, failures); err != nil {
+			return context.Cause(t.ctx)
+		}
+	}
+}
+
+func (t *attempt) report(kind string) wire.Report {
+	return wire.Report{Lease: t.id, Attempt: t.n, Kind: kind, Restored: t.restored}
+}
+
+func (t *attempt) await(done <-chan error) error {
+	select {
+	case err := <-done:
+		return err
+	case <-t.ctx.Done():
+		return context.Cause(t.ctx)
+	}
+}
+
+// resume goes on with a job that an earlier agent started.
+func (t *attempt) resume() (wire.Report, error) {
+	t.follow()
+	if t.adopted.alive {
+		t.slot = t.adopted.slot
+		t.a.pool.adopted()
+		if st, err := t.do(supervisor.Request{Status: &struct{}{}}); err == nil && st.Lease == t.id {
+			return t.watch()
+		}
+		// It holds another lease or none: two journals can't both be right, and
+		// a supervisor that is not this lease's is not this attempt's to end.
+		t.slot.sup.Close()
+		t.slot = slot{}
+		t.a.pool.returned()
+	}
+	return t.orphaned(), nil
+}
+
+// orphaned says how a job ended whose supervisor is gone: as the supervisor
+// wrote down, else it died with it.
+func (t *attempt) orphaned() wire.Report {
+	data, err := os.ReadFile(filepath.Join(t.a.folder.lease(t.id), "status.json"))
+	var st supervisor.Status
+	if err == nil && json.Unmarshal(data, &st) == nil && st.Phase == supervisor.Exited && st.Exit != nil && st.Lease == t.id {
+		t.saw(st)
+		return exitReport(st)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.a.log.Warn("read what a supervisor left", "lease", t.id, "error", err)
+	}
+	return wire.Report{Reason: offpeak.EndSupervisorLost, Started: true}
+}
+
+// follow begins to ship logs and to store checkpoints.
+func (t *attempt) follow() {
+	t.logs = newShipper(t)
+	t.saved = newSaver(t)
+}
+
+// watch follows the running job until it is gone.
+func (t *attempt) watch() (wire.Report, error) {
+	ctx, cancel := context.WithCancel(t.ctx)
+	var side sync.WaitGroup
+	side.Go(func() { t.logs.run(ctx) })
+	side.Go(func() { t.saved.run(ctx) })
+	defer side.Wait()
+	defer cancel()
+
+	started := time.NewTimer(t.a.cfg.Times.Running)
+	defer started.Stop()
+	for {
+		if st := t.last(); st.Phase == supervisor.Exited && st.Exit != nil {
+			return exitReport(st), nil
+		}
+		select {
+		case st, ok := <-t.slot.sup.Updates():
+			if ok {
+				t.saw(st)
+				continue
+			}
+			if !t.reconnect() {
+				return t.orphaned(), nil
+			}
+		case l := <-t.grants:
+			if l.Timeout > 0 {
+				t.tell(supervisor.Request{Lease: &l})
+			}
+		case reason := <-t.stops:
+			t.a.log.Info("giving a job notice", "job", t.job, "attempt", t.n, "reason", reason)
+			t.tell(supervisor.Request{Notice: &supervisor.Notice{Reason: reason}})
+		case <-started.C:
+			r := t.report(kindRunning)
+			_, r.Ran = t.meter(t.a.env.Boot())
+			answer := t.a.report(ctx, r)
+			side.Go(func() {
+				if err := t.await(answer); errors.Is(err, offpeak.ErrStaleLease) || errors.Is(err, offpeak.ErrNotFound) {
+					t.cancel(errDropped)
+				}
+			})
+		case <-t.ctx.Done():
+			return wire.Report{}, context.Cause(t.ctx)
+		}
+	}
+}
+
+func (t *attempt) last() supervisor.Status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.status
+}
+
+// tell asks the supervisor for something that it can only refuse when the job
+// is gone already, which its status will say.
+func (t *attempt) tell(r supervisor.Request) {
+	if _, err := t.do(r); err != nil {
+		t.a.log.Debug("tell a supervisor", "lease", t.id, "error", err)
+	}
+}
+
+// reconnect finds the supervisor again after its connection broke.
+func (t *attempt) reconnect() bool {
+	t.slot.sup.Close()
+	ctx, cancel := context.WithTimeout(t.ctx, t.a.cfg.Times.Call)
+	defer cancel()
+	sup, err := t.a.env.Supervisors.Adopt(ctx, t.a.folder.at("supervisors", t.slot.name))
+	if err != nil {
+		t.a.pool.release(t.slot.name)
+		t.a.pool.returned()
+		t.slot = slot{}
+		return false
+	}
+	t.slot.sup = sup
+	_, err = t.do(supervisor.Request{Status: &struct{}{}})
+	return err == nil
+}
+
+func exitReport(st supervisor.Status) wire.Report {
+	x := st.Exit
+	return wire.Report{Reason: x.Reason, Detail: x.Detail, ExitCode: x.Code, Signal: x.Signal, Ran: st.Ran, Started: true}
+}

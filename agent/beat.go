@@ -1,0 +1,253 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"reflect"
+	"time"
+
+	"offpeak"
+	"offpeak/wire"
+)
+
+// maxPush bounds one pushed message.
+const maxPush = 16 << 20
+
+// heartbeats reports what the node holds, on the hub's interval ± 10 %, and at
+// once when something changed that the hub should know.
+func (a *Agent) heartbeats(ctx context.Context) error {
+	failures := 0
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-a.beats:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		err := a.beat(ctx)
+		a.note("send heartbeat", err)
+		a.mu.Lock()
+		wait := a.heard.interval
+		a.mu.Unlock()
+		wait += rand.N(wait/5+1) - wait/10
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, offpeak.ErrUnknownNode):
+			a.removed(ctx)
+			return err
+		case errors.Is(err, offpeak.ErrIdentityConflict):
+			wait = a.cfg.Times.Conflict
+		case err != nil:
+			failures++
+			first := a.cfg.Times.Retry << min(failures-1, 10)
+			wait = min(wait, first/2+rand.N(first+1))
+		default:
+			failures = 0
+		}
+		timer.Reset(wait)
+	}
+}
+
+// beat sends one heartbeat. Its acknowledgement moves the deadline of every
+// job, counted from the moment before it was sent.
+func (a *Agent) beat(ctx context.Context) error {
+	var sent time.Duration
+	var reply wire.Sync
+	err := a.link.call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
+		// Composed anew for a second try: time has passed.
+		var hb wire.Heartbeat
+		hb, sent = a.compose()
+		reply, err = d.Heartbeat(ctx, hb)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.heard.sent, a.heard.ok, a.heard.at = sent, true, a.env.Now()
+	if reply.Interval > 0 {
+		a.heard.interval = reply.Interval.Std()
+	}
+	if reply.Timeout > 0 {
+		a.heard.timeout = reply.Timeout.Std()
+	}
+	if a.heard.timeout <= 0 {
+		a.heard.timeout = 12 * a.heard.interval
+	}
+	a.perform(a.picture.step(a.env.Boot(), synced{reply}))
+	grant := a.grantLocked()
+	for _, t := range a.running {
+		t.granted(grant)
+	}
+	return nil
+}
+
+func (a *Agent) compose() (hb wire.Heartbeat, sent time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	sent = a.env.Boot()
+	hb = wire.Heartbeat{Incarnation: a.link.incarnation, Seq: a.nextSeq(), Availability: offpeak.NodeAvailable}
+	if why := a.picture.why(sent); why != "" {
+		hb.Availability, hb.Why = offpeak.NodeInUse, why
+	}
+	if a.heard.ok {
+		hb.SinceAck = offpeak.Duration(sent - a.heard.sent)
+	}
+	for id, h := range a.picture.leases {
+		if !h.told {
+			continue
+		}
+		held := wire.HeldLease{Lease: id, Attempt: h.desired.Attempt}
+		if t := a.running[id]; t != nil {
+			held.Frozen, held.Metered = t.meter(sent)
+		}
+		hb.Held = append(hb.Held, held)
+	}
+	return hb, sent
+}
+
+// removed stops all jobs: the hub does not know this node, nobody waits for them.
+func (a *Agent) removed(ctx context.Context) {
+	a.log.Error("the hub does not know this node; stopping its jobs")
+	a.mu.Lock()
+	for _, t := range a.running {
+		t.cancel(errDropped)
+	}
+	a.mu.Unlock()
+}
+
+// stream keeps a stream to the hub open, so that what the node should hold is
+// known the moment it changes. The heartbeats would bring it too, only later.
+func (a *Agent) stream(ctx context.Context) error {
+	for failures := 0; ; {
+		came, err := a.listenOnce(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, offpeak.ErrUnknownNode):
+			return err
+		case came:
+			failures = 0
+		}
+		a.log.Debug("the stream ended; opening it anew", "error", err)
+		failures++
+		if err := a.pause(ctx, failures); err != nil {
+			return err
+		}
+	}
+}
+
+// listenOnce follows one stream to its end. A stream that is silent for too
+// long counts as ended, whatever TCP believes.
+func (a *Agent) listenOnce(ctx context.Context) (came bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watch := time.AfterFunc(a.cfg.Times.StreamIdle, func() { cancel(errSilent) })
+	defer watch.Stop()
+	err = a.link.callFor(ctx, 0, func(ctx context.Context, d *wire.Direct) error {
+		body, err := d.Stream(ctx)
+		if err != nil {
+			return err
+		}
+		defer body.Close()
+		lines := bufio.NewScanner(body)
+		lines.Buffer(nil, maxPush)
+		for lines.Scan() {
+			came = true
+			watch.Reset(a.cfg.Times.StreamIdle)
+			if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+				continue
+			}
+			var s wire.Sync
+			if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
+				return fmt.Errorf("read stream: %w", errors.Join(offpeak.ErrUnavailable, err))
+			}
+			a.apply(synced{s})
+		}
+		if err := lines.Err(); err != nil {
+			return fmt.Errorf("read stream: %w", errors.Join(offpeak.ErrUnavailable, err))
+		}
+		return io.EOF
+	})
+	return came, err
+}
+
+var errSilent = errors.New("the stream was silent for too long")
+
+// inventory looks at the machine now and then, and tells the hub of changes.
+func (a *Agent) inventory(ctx context.Context) error {
+	var last offpeak.Inventory
+	failures := 0
+	for {
+		inv, err := a.env.Probe(ctx)
+		if err != nil {
+			a.log.Warn("look at the machine", "error", err)
+		} else if !reflect.DeepEqual(inv, last) {
+			err = a.link.call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.SetInventory(ctx, inv) })
+			if err == nil {
+				last = inv
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !refused(err):
+			failures++
+			if err := a.pause(ctx, failures); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			a.log.Error("the hub refuses this machine's inventory", "error", err)
+		}
+		failures = 0
+		if err := sleep(ctx, a.cfg.Times.Inventory); err != nil {
+			return err
+		}
+	}
+}
+
+// wakeUp ends a pause that has an end.
+func (a *Agent) wakeUp(ctx context.Context) error {
+	const look = time.Minute
+	for {
+		a.mu.Lock()
+		wait := look
+		if o := a.orders; o.Paused && !o.Until.IsZero() {
+			left := o.Until.Sub(a.env.Now())
+			if left <= 0 {
+				a.orderLocked(orders{})
+			}
+			// The wall clock may be set: look again before long.
+			wait = min(max(left, 0), look)
+		}
+		a.mu.Unlock()
+		timer := time.NewTimer(max(wait, time.Millisecond))
+		select {
+		case <-timer.C:
+		case <-a.waking:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// orderLocked keeps an order of the owner and acts on it; mu is held.
+func (a *Agent) orderLocked(o orders) {
+	a.orders = o
+	a.saveOrders()
+	a.perform(a.picture.step(a.env.Boot(), ordered{o.Paused, o.Draining}))
+}

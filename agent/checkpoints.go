@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"offpeak"
+	"offpeak/blob"
+	"offpeak/wire"
+)
+
+// packTries is how often an entry that changes while it is packed is packed
+// again before it is left for later.
+const packTries = 3
+
+// saver stores a job's checkpoints: the newest whole entry of its checkpoint
+// folder, at most once in the task's interval, and what is left at the end. One
+// goroutine at a time uses it.
+type saver struct {
+	t *attempt
+	// stored is the entry that the hub has.
+	stored entry
+	last   time.Duration
+	any    bool
+}
+
+// entry tells one state of one entry of the checkpoint folder from another.
+type entry struct {
+	name  string
+	mtime time.Time
+	size  int64
+}
+
+// newSaver takes what was just restored for stored.
+func newSaver(t *attempt) *saver {
+	s := &saver{t: t}
+	if t.restored != 0 && t.adopted == nil {
+		if dir, err := s.open(); err == nil {
+			s.stored, _ = newest(dir)
+			dir.Close()
+		}
+	}
+	return s
+}
+
+func (s *saver) open() (*os.Root, error) {
+	work, err := os.OpenRoot(filepath.Join(s.t.a.folder.lease(s.t.id), workDir))
+	if err != nil {
+		return nil, err
+	}
+	defer work.Close()
+	return work.OpenRoot(s.t.checkpointDir())
+}
+
+// newest returns the newest whole entry: what was renamed into place. Names
+// that say "not yet" are left alone, and so is what is neither file nor folder.
+func newest(dir *os.Root) (best entry, found bool) {
+	f, err := dir.Open(".")
+	if err != nil {
+		return entry{}, false
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return entry{}, false
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".part") || !(e.Type().IsRegular() || e.IsDir()) {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil {
+			continue
+		}
+		c := entry{name: name, mtime: info.ModTime(), size: info.Size()}
+		if !found || c.mtime.After(best.mtime) || c.mtime.Equal(best.mtime) && c.name > best.name {
+			best, found = c, true
+		}
+	}
+	return best, found
+}
+
+// run stores checkpoints until ctx is done.
+func (s *saver) run(ctx context.Context) {
+	every := s.t.work.Task.Checkpoint.Every.Std()
+	tick := time.NewTicker(min(max(every/4, 50*time.Millisecond), time.Second))
+	defer tick.Stop()
+	failures := 0
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if s.any && s.t.a.env.Boot()-s.last < every {
+			continue
+		}
+		err := s.flush(ctx, 1)
+		switch {
+		case err == nil, errors.Is(err, blob.ErrChanged), errors.Is(err, fs.ErrNotExist):
+			// A job may replace or remove what is being packed: there will be another.
+			failures = 0
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, offpeak.ErrStaleLease):
+			s.t.cancel(errDropped)
+			return
+		default:
+			failures++
+			s.t.a.log.Warn("store checkpoint", "job", s.t.job, "attempt", s.t.n, "error", err)
+			if s.t.a.pause(ctx, failures) != nil {
+				return
+			}
+		}
+	}
+}
+
+// pending says that there is a checkpoint which the hub does not have.
+func (s *saver) pending() bool {
+	dir, err := s.open()
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	e, found := newest(dir)
+	return found && e != s.stored
+}
+
+// flush stores the newest entry, if the hub does not have it.
+func (s *saver) flush(ctx context.Context, tries int) error {
+	dir, err := s.open()
+	if err != nil {
+		return nil // the job removed its folder: there is nothing to store
+	}
+	defer dir.Close()
+	for ; ; tries-- {
+		e, found := newest(dir)
+		if !found || e == s.stored {
+			return nil
+		}
+		err := s.store(ctx, dir, e)
+		if err == nil {
+			s.stored, s.last, s.any = e, s.t.a.env.Boot(), true
+			return nil
+		}
+		if tries <= 1 || !errors.Is(err, blob.ErrChanged) && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+}
+
+func (s *saver) store(ctx context.Context, dir *os.Root, e entry) error {
+	_, ran := s.t.meter(s.t.a.env.Boot())
+	packed, err := blob.Pack(ctx, dir, []string{literal(e.name)}, blob.PackOptions{RefuseLinks: true})
+	if errors.Is(err, offpeak.ErrNotFound) {
+		err = errors.Join(fs.ErrNotExist, err)
+	}
+	if err != nil {
+		return fmt.Errorf("pack %s: %w", e.name, err)
+	}
+	s.skipped(packed)
+	tree, err := blob.Upload(ctx, remote{s.t}, packed, nil)
+	if err != nil {
+		return fmt.Errorf("upload %s: %w", e.name, err)
+	}
+	in := wire.NewCheckpoint{Attempt: s.t.n, Name: e.name, Tree: tree, Metered: ran, Size: packed.Size()}
+	err = s.t.a.link.call(ctx, func(ctx context.Context, d *wire.Direct) error {
+		_, err := d.AddCheckpoint(ctx, s.t.id, in)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("declare %s: %w", e.name, err)
+	}
+	s.t.a.log.Info("checkpoint stored", "job", s.t.job, "attempt", s.t.n, "name", e.name, "size", in.Size, "ran_ms", int64(ran))
+	return nil
+}
+
+func (s *saver) skipped(p *blob.Packed) {
+	for _, skip := range p.Skipped {
+		s.t.a.log.Warn("not stored", "job", s.t.job, "what", skip.String())
+	}
+}
+
+// literal is the pattern that matches a name and nothing else.
+func literal(name string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(name)
+}

@@ -1,0 +1,139 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"offpeak"
+	"offpeak/agent/driver"
+	"offpeak/agent/supervisor"
+)
+
+// Config is what an owner may choose and tests scale down. Zero durations take
+// their defaults.
+type Config struct {
+	// Data is the node's data folder. One agent at a time uses it.
+	Data string
+	// Hubs are addresses to use instead of those the node was enrolled with.
+	Hubs []string
+	// Warm is how many idle supervisors are kept ready.
+	Warm int
+	// StopJobs gives running jobs notice when Run is asked to end. Otherwise
+	// they go on under their supervisors for the next agent to adopt.
+	StopJobs bool
+	// Version is sent to the hub.
+	Version string
+	Times   Times
+}
+
+// Times are the agent's own durations; interval and timeout are the hub's.
+type Times struct {
+	// Interval is the time between heartbeats until the hub hands one out.
+	Interval time.Duration
+	// Call bounds every call to a hub.
+	Call time.Duration
+	// StreamIdle is the silence after which the stream counts as dead.
+	StreamIdle time.Duration
+	// Retry and LongestRetry bound the growing pause after a failed call.
+	Retry, LongestRetry time.Duration
+	// Log is how often new output of a job is looked for and shipped.
+	Log time.Duration
+	// Running is how long a job runs before it is reported as running: one that
+	// ends earlier says so with its end.
+	Running time.Duration
+	// Inventory is how often the machine is looked at again.
+	Inventory time.Duration
+	// Conflict is the pause while another agent uses this identity.
+	Conflict time.Duration
+	// Blob bounds the transfer of one blob.
+	Blob time.Duration
+	// Upload bounds the uploads of an attempt that was preempted or failed.
+	Upload time.Duration
+	// DiskPause is how long a node whose disk is full takes no new work.
+	DiskPause time.Duration
+}
+
+func (t Times) withDefaults() Times {
+	or := func(d *time.Duration, fallback time.Duration) {
+		if *d <= 0 {
+			*d = fallback
+		}
+	}
+	or(&t.Interval, 5*time.Second)
+	or(&t.Call, 10*time.Second)
+	or(&t.StreamIdle, 40*time.Second)
+	or(&t.Retry, 200*time.Millisecond)
+	or(&t.LongestRetry, 10*time.Second)
+	or(&t.Log, 50*time.Millisecond)
+	or(&t.Running, 25*time.Millisecond)
+	or(&t.Inventory, 5*time.Minute)
+	or(&t.Conflict, 30*time.Second)
+	or(&t.Blob, time.Minute)
+	or(&t.Upload, 2*time.Minute)
+	or(&t.DiskPause, time.Minute)
+	return t
+}
+
+// Env is what the agent is given of the world.
+type Env struct {
+	// Boot is the clock that counts suspended time. Deadlines are counted on it.
+	Boot func() time.Duration
+	// Now is the wall clock: it is for people ("paused until") and dates.
+	Now func() time.Time
+	// Random yields the bytes of keys and incarnations.
+	Random io.Reader
+	// Client makes an HTTP client that trusts a hub by its key's fingerprint.
+	Client func(fingerprint string) *http.Client
+	// Drivers turn tasks into commands.
+	Drivers []driver.Driver
+	// Supervisors starts and finds supervisor processes.
+	Supervisors Supervisors
+	// Probe looks at the machine.
+	Probe func(ctx context.Context) (offpeak.Inventory, error)
+	// Free says how many bytes are free under a path.
+	Free func(path string) (offpeak.Bytes, error)
+	Log  *slog.Logger
+}
+
+// Supervisors starts supervisor processes and finds those that live.
+type Supervisors interface {
+	// Spawn starts an idle supervisor with its socket in dir.
+	Spawn(ctx context.Context, dir string) (Supervisor, error)
+	// Adopt connects to the supervisor that has its socket in dir; an error
+	// means that there is none any more.
+	Adopt(ctx context.Context, dir string) (Supervisor, error)
+}
+
+// Supervisor is one supervisor process.
+type Supervisor interface {
+	// Do asks for one thing and returns the status after it. An error means
+	// that it was refused or that the supervisor is gone.
+	Do(ctx context.Context, r supervisor.Request) (supervisor.Status, error)
+	// Updates yields a status whenever something changes, the newest if its
+	// reader is slow. It is closed when the supervisor is gone.
+	Updates() <-chan supervisor.Status
+	// Close lets go of the supervisor without ending it.
+	Close() error
+	// End kills what the supervisor runs, and the supervisor.
+	End(ctx context.Context) error
+}
+
+// Errors that end Run or refuse to start it. Their texts say what to do.
+var (
+	// ErrNotEnrolled: the data folder holds no identity.
+	ErrNotEnrolled = errors.New("this machine is not enrolled: run `offpeak agent join TOKEN` with a token from your hub")
+	// ErrIdentityLost: the key is there but not the name it is enrolled under.
+	ErrIdentityLost = errors.New("the node's identity file is damaged but its key is there: run `offpeak agent join TOKEN` with a fresh token to be the same node again")
+	// ErrRemoved: the hub does not know the node any more.
+	ErrRemoved = errors.New("the hub removed this node: run `offpeak agent leave`, then `offpeak agent join TOKEN` with a fresh token")
+	// ErrBusy: another agent uses the data folder.
+	ErrBusy = errors.New("another agent uses this data folder: stop it, or choose another --data")
+	// ErrEnrolled: the machine is a node already.
+	ErrEnrolled = errors.New("this machine is enrolled already: run `offpeak agent leave` first to join another hub")
+	// ErrNotRunning: no agent answers in this data folder.
+	ErrNotRunning = errors.New("no agent is running here: start it with `offpeak agent`")
+)

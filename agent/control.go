@@ -1,0 +1,307 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"offpeak"
+	"offpeak/wire"
+)
+
+// Order is what an owner may ask of an agent.
+type Order string
+
+// The orders.
+const (
+	// OrderStatus changes nothing.
+	OrderStatus Order = "status"
+	// OrderPause takes jobs off the machine now, with notice, and takes no new
+	// ones. It works while no hub can be reached, and outlives a restart.
+	OrderPause Order = "pause"
+	// OrderResume ends a pause or a drain.
+	OrderResume Order = "resume"
+	// OrderDrain takes no new work and pauses once the last job has ended.
+	OrderDrain Order = "drain"
+	// OrderLeave takes jobs off the machine and removes the node from its hub.
+	OrderLeave Order = "leave"
+)
+
+// request is one line on the control socket.
+type request struct {
+	Order Order            `json:"order"`
+	For   offpeak.Duration `json:"for,omitempty"`
+}
+
+// answer is the line that comes back.
+type answer struct {
+	Status Status `json:"status"`
+	Error  string `json:"error,omitempty"`
+}
+
+// Status is what an agent says of itself to the machine's owner.
+type Status struct {
+	Running bool           `json:"running"`
+	PID     int            `json:"pid,omitempty"`
+	Version string         `json:"version,omitempty"`
+	Node    offpeak.NodeID `json:"node,omitempty"`
+	Name    string         `json:"name,omitempty"`
+	Hubs    []string       `json:"hubs,omitempty"`
+	// Connected says that the last call was answered; Heard is when a heartbeat
+	// was last acknowledged.
+	Connected    bool                 `json:"connected"`
+	Heard        time.Time            `json:"last_acknowledged_at,omitzero"`
+	Availability offpeak.Availability `json:"availability,omitempty"`
+	Why          offpeak.EndReason    `json:"why,omitempty"`
+	Until        time.Time            `json:"paused_until,omitzero"`
+	Draining     bool                 `json:"draining,omitempty"`
+	Conflict     bool                 `json:"identity_conflict,omitempty"`
+	// Problem is what stands in the way, for people.
+	Problem string        `json:"problem,omitempty"`
+	Leases  []LeaseStatus `json:"leases"`
+}
+
+// LeaseStatus is one lease that the agent holds.
+type LeaseStatus struct {
+	Lease   offpeak.LeaseID   `json:"lease"`
+	Job     offpeak.JobID     `json:"job"`
+	Attempt offpeak.Attempt   `json:"attempt"`
+	Phase   string            `json:"phase"`
+	Frozen  bool              `json:"frozen,omitempty"`
+	Stop    offpeak.EndReason `json:"stop,omitempty"`
+	Ran     offpeak.Millis    `json:"ran_ms"`
+	Fence   string            `json:"fence,omitempty"`
+	Limited bool              `json:"limited,omitempty"`
+}
+
+var errLeft = fmt.Errorf("the node left the grid: %w", errStopping)
+
+// socket returns a path to the control socket that is short enough for the
+// kernel, however deep the data folder lies.
+func (f folder) socket() (path string, done func(), err error) {
+	const longest = 100
+	if path = f.at("agent.sock"); len(path) <= longest {
+		return path, func() {}, nil
+	}
+	dir, err := os.Open(f.path)
+	if err != nil {
+		return "", nil, err
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/agent.sock", dir.Fd()), func() { dir.Close() }, nil
+}
+
+func (a *Agent) listen() (net.Listener, error) {
+	path, done, err := a.folder.socket()
+	if err != nil {
+		return nil, fmt.Errorf("open control socket: %w", err)
+	}
+	defer done()
+	// The lock says that nobody listens there any more.
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open control socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("open control socket: %w", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	// The folder has mode 0700; the socket says the same.
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("open control socket: %w", err)
+	}
+	return l, nil
+}
+
+// serveControl answers the owner, one order at a time, until ctx is done or
+// the node has left.
+func (a *Agent) serveControl(ctx context.Context, l net.Listener) error {
+	defer os.Remove(a.folder.at("agent.sock"))
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	defer l.Close()
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("accept on control socket: %w", err)
+		}
+		if err := a.serveOne(ctx, conn); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *Agent) serveOne(ctx context.Context, conn net.Conn) error {
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	_ = conn.SetDeadline(time.Now().Add(a.cfg.Times.Call))
+	var req request
+	if err := json.NewDecoder(bufio.NewReader(conn)).Decode(&req); err != nil {
+		return nil
+	}
+	_ = conn.SetDeadline(time.Time{})
+	err := a.obey(ctx, req)
+	ans := answer{Status: a.status()}
+	if err != nil && !errors.Is(err, errLeft) {
+		ans.Error = err.Error()
+	}
+	_ = json.NewEncoder(conn).Encode(ans)
+	if errors.Is(err, errLeft) {
+		return err
+	}
+	return nil
+}
+
+func (a *Agent) obey(ctx context.Context, req request) error {
+	switch req.Order {
+	case OrderStatus:
+		return nil
+	case OrderLeave:
+		return a.leave(ctx)
+	}
+	o, err := newOrders(req.Order, req.For.Std(), a.env.Now())
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.orderLocked(o)
+	a.mu.Unlock()
+	select {
+	case a.waking <- struct{}{}:
+	default:
+	}
+	a.log.Info("the owner orders", "order", req.Order, "for", req.For)
+	return nil
+}
+
+// newOrders is what an order leaves in force; lasting bounds a pause.
+func newOrders(order Order, lasting time.Duration, now time.Time) (orders, error) {
+	switch order {
+	case OrderPause:
+		o := orders{Paused: true}
+		if lasting > 0 {
+			o.Until = now.Add(lasting)
+		}
+		return o, nil
+	case OrderDrain:
+		return orders{Draining: true}, nil
+	case OrderResume:
+		return orders{}, nil
+	}
+	return orders{}, &offpeak.FieldError{Field: "order", Value: string(order), Rule: "is status, pause, resume, drain or leave"}
+}
+
+// leave takes the jobs off the machine and the node out of the grid.
+func (a *Agent) leave(ctx context.Context) error {
+	a.mu.Lock()
+	a.closing = true
+	a.mu.Unlock()
+	a.stopJobs(ctx, offpeak.EndNodeRemoved)
+	err := a.link.call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.Leave(ctx) })
+	if err != nil && !errors.Is(err, offpeak.ErrUnknownNode) {
+		a.mu.Lock()
+		a.closing = false
+		a.mu.Unlock()
+		return fmt.Errorf("leave the grid: %w", err)
+	}
+	if err := a.folder.forget(); err != nil {
+		return err
+	}
+	a.log.Info("the node left the grid")
+	return errLeft
+}
+
+// forget removes the identity.
+func (f folder) forget() error {
+	var errs []error
+	for _, name := range []string{"node.json", "node.key", "orders.json"} {
+		if err := os.Remove(f.at(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove identity: %w", err)
+	}
+	return nil
+}
+
+// status says how the agent fares.
+func (a *Agent) status() Status {
+	id, _, _ := a.folder.identity()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.env.Boot()
+	st := Status{
+		Running: true, PID: os.Getpid(), Version: a.cfg.Version, Node: id.Node, Name: id.Name, Hubs: a.link.hubs,
+		Connected: a.heard.ok && a.lastErr == nil, Heard: a.heard.at, Availability: offpeak.NodeAvailable,
+		Until: a.orders.Until, Draining: a.picture.draining, Conflict: a.picture.conflicted, Leases: []LeaseStatus{},
+	}
+	if why := a.picture.why(now); why != "" {
+		st.Availability, st.Why = offpeak.NodeInUse, why
+	}
+	if a.lastErr != nil {
+		st.Problem = a.lastErr.Error()
+	}
+	for _, lease := range slices.Sorted(maps.Keys(a.picture.leases)) {
+		h := a.picture.leases[lease]
+		ls := LeaseStatus{Lease: lease, Job: h.desired.Job, Attempt: h.desired.Attempt, Stop: h.stop, Phase: "preparing"}
+		if t := a.running[lease]; t != nil {
+			ls.Frozen, ls.Ran = t.meter(now)
+			last := t.last()
+			ls.Fence, ls.Limited = last.Fence, last.Limited
+			if last.Phase != "" {
+				ls.Phase = string(last.Phase)
+			}
+		}
+		st.Leases = append(st.Leases, ls)
+	}
+	return st
+}
+
+// Tell gives the agent that runs on a data folder an order and returns its
+// status. ErrNotRunning: none answers there. A leave may take as long as its
+// jobs need to go.
+func Tell(ctx context.Context, data string, order Order, lasting time.Duration) (Status, error) {
+	abs, err := filepath.Abs(data)
+	if err != nil {
+		return Status{}, fmt.Errorf("find data folder: %w", err)
+	}
+	path, done, err := folder{path: abs}.socket()
+	if errors.Is(err, fs.ErrNotExist) {
+		return Status{}, ErrNotRunning
+	} else if err != nil {
+		return Status{}, fmt.Errorf("find agent: %w", err)
+	}
+	defer done()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return Status{}, fmt.Errorf("%w (%w)", ErrNotRunning, err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	if err := json.NewEncoder(conn).Encode(request{order, offpeak.Duration(lasting)}); err != nil {
+		return Status{}, fmt.Errorf("tell agent: %w", err)
+	}
+	var ans answer
+	if err := json.NewDecoder(conn).Decode(&ans); err != nil {
+		return Status{}, fmt.Errorf("read agent's answer: %w", err)
+	}
+	if ans.Error != "" {
+		return ans.Status, errors.New(ans.Error)
+	}
+	return ans.Status, nil
+}

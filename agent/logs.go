@@ -1,0 +1,201 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"offpeak"
+	"offpeak/wire"
+)
+
+// shipper sends a job's output to the hub as it comes. The supervisor writes it
+// to files, so the job never waits for the network; what is sent is named by
+// its offset, so that a repeated piece is stored once. One goroutine at a time
+// uses it: its own while the job runs, the attempt's afterwards.
+type shipper struct {
+	t       *attempt
+	streams []*spool
+}
+
+// spool is one stream of a job's output.
+type spool struct {
+	name string
+	path string
+	file *os.File
+	// sent is where the hub's copy ends, as far as is known.
+	sent int64
+	// refused is set when the hub will not have more of it.
+	refused bool
+}
+
+func newShipper(t *attempt) *shipper {
+	dir := t.a.folder.lease(t.id)
+	return &shipper{t: t, streams: []*spool{
+		{name: "stdout", path: filepath.Join(dir, "stdout.log")},
+		{name: "stderr", path: filepath.Join(dir, "stderr.log")},
+	}}
+}
+
+// size returns how long the spooled output is. The file is opened without
+// following links: a job on an unfenced node could put one there.
+func (s *spool) size() (int64, error) {
+	if s.file == nil {
+		f, err := os.OpenFile(s.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		if errors.Is(err, os.ErrNotExist) {
+			return 0, nil
+		} else if err != nil {
+			return 0, fmt.Errorf("open log: %w", err)
+		}
+		s.file = f
+	}
+	info, err := s.file.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("look at log: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return 0, fmt.Errorf("look at log: %s is not a file", s.path)
+	}
+	return info.Size(), nil
+}
+
+func (s *spool) read(n int64) ([]byte, error) {
+	data := make([]byte, n)
+	got, err := s.file.ReadAt(data, s.sent)
+	if err == io.EOF {
+		err = nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read log: %w", err)
+	}
+	return data[:got], nil
+}
+
+func (s *shipper) close() {
+	for _, sp := range s.streams {
+		if sp.file != nil {
+			sp.file.Close()
+			sp.file = nil
+		}
+	}
+}
+
+// run ships what comes until ctx is done.
+func (s *shipper) run(ctx context.Context) {
+	tick := time.NewTicker(s.t.a.cfg.Times.Log)
+	defer tick.Stop()
+	failures := 0
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		err := s.flush(ctx, 0)
+		switch {
+		case err == nil:
+			failures = 0
+		case ctx.Err() != nil:
+			return
+		default:
+			failures++
+			s.t.a.note("ship log", err)
+			if s.t.a.pause(ctx, failures) != nil {
+				return
+			}
+		}
+	}
+}
+
+// flush ships until at most rest bytes of all streams are left.
+func (s *shipper) flush(ctx context.Context, rest int64) error {
+	for {
+		left := int64(0)
+		var most *spool
+		var longest int64
+		for _, sp := range s.streams {
+			size, err := sp.size()
+			if err != nil {
+				return err
+			}
+			if n := size - sp.sent; n > 0 && !sp.refused {
+				left += n
+				if n > longest {
+					most, longest = sp, n
+				}
+			}
+		}
+		if left <= rest || most == nil {
+			return nil
+		}
+		if err := s.piece(ctx, most, min(longest, int64(wire.MaxInlineLog))); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *shipper) piece(ctx context.Context, sp *spool, n int64) error {
+	data, err := sp.read(n)
+	if err != nil {
+		return err
+	}
+	var end int64
+	err = s.t.a.link.call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
+		end, err = d.AppendLog(ctx, s.t.id, s.t.n, sp.name, sp.sent, data)
+		return err
+	})
+	var gap *offpeak.LogGapError
+	switch {
+	case err == nil:
+		sp.sent = max(end, sp.sent)
+	case errors.As(err, &gap):
+		sp.sent = gap.Want
+	case errors.Is(err, offpeak.ErrStaleLease):
+		s.t.cancel(errDropped)
+		return err
+	case refused(err), errors.Is(err, offpeak.ErrQuota):
+		s.t.a.log.Warn("the hub takes no more of a log", "job", s.t.job, "stream", sp.name, "error", err)
+		sp.refused = true
+	default:
+		return err
+	}
+	return nil
+}
+
+// rewind asks where the hub's copies end, after it said that one has a gap.
+func (s *shipper) rewind(ctx context.Context) error {
+	for _, sp := range s.streams {
+		if err := s.piece(ctx, sp, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// last puts what is left, and where the streams end, into the final report.
+func (s *shipper) last(r *wire.Report) error {
+	r.Logs, r.LogEnd = nil, map[string]int64{}
+	for _, sp := range s.streams {
+		size, err := sp.size()
+		if err != nil {
+			return err
+		}
+		if sp.refused {
+			continue
+		}
+		if size > sp.sent {
+			data, err := sp.read(size - sp.sent)
+			if err != nil {
+				return err
+			}
+			r.Logs = append(r.Logs, wire.LogPiece{Stream: sp.name, Offset: sp.sent, Data: data})
+		}
+		r.LogEnd[sp.name] = size
+	}
+	return nil
+}

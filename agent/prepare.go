@@ -1,0 +1,276 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"offpeak"
+	"offpeak/agent/driver"
+	"offpeak/agent/supervisor"
+	"offpeak/blob"
+	"offpeak/wire"
+)
+
+// The names inside an attempt's folder.
+const (
+	workDir   = "work"
+	outputDir = "outputs"
+	ownDir    = ".offpeak"
+)
+
+var errPrepare = errors.New("fetching inputs and restoring took longer than the job allows")
+
+// prepare lays out the folder, fetches, restores and starts.
+func (t *attempt) prepare() error {
+	ctx, cancel := context.WithCancelCause(t.ctx)
+	ctx, timeout := context.WithTimeoutCause(ctx, t.work.Limits.Prepare.Std(), errPrepare)
+	defer timeout()
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		select {
+		case reason := <-t.stops:
+			cancel(&stopError{reason})
+		case <-ctx.Done():
+		}
+	}()
+	work, err := t.layOut(ctx)
+	if err == nil {
+		defer work.Close()
+		err = t.fetch(ctx, work)
+	}
+	if cause := context.Cause(ctx); cause != nil && err != nil {
+		err = cause
+	}
+	cancel(nil)
+	<-asked
+	var stop *stopError
+	if errors.As(context.Cause(ctx), &stop) {
+		return stop
+	}
+	if err != nil {
+		return err
+	}
+	return t.start()
+}
+
+// layOut makes the attempt's folder.
+func (t *attempt) layOut(context.Context) (*os.Root, error) {
+	path := filepath.Join(t.a.folder.lease(t.id), workDir)
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("make job folder: %w", err)
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("open job folder: %w", err)
+	}
+	return root, nil
+}
+
+// fetch brings the input and the newest checkpoint that is whole.
+func (t *attempt) fetch(ctx context.Context, work *os.Root) error {
+	disk := t.work.Resources.Disk
+	if in := t.work.Task.Input; in != "" {
+		if err := blob.Unpack(ctx, remote{t}, in, work, blob.UnpackOptions{Limit: disk}); err != nil {
+			return &inputError{err}
+		}
+	}
+	dir := t.checkpointDir()
+	for _, d := range []string{outputDir, filepath.Join(ownDir, "tmp"), dir} {
+		if err := work.MkdirAll(d, 0o700); err != nil {
+			return &driver.StartError{Reason: offpeak.EndBadInput, Detail: fmt.Sprintf("the input has something that is not a folder at %s: %v", d, err)}
+		}
+	}
+	if len(t.work.Checkpoints) == 0 {
+		return nil
+	}
+	place, err := work.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("open checkpoint folder: %w", err)
+	}
+	defer place.Close()
+	var errs []error
+	for _, c := range t.work.Checkpoints {
+		err := blob.Unpack(ctx, remote{t}, c.Tree, place, blob.UnpackOptions{Limit: disk, Overwrite: true})
+		if err == nil {
+			t.restored = c.ID
+			return nil
+		}
+		if ctx.Err() != nil || errors.Is(err, offpeak.ErrStaleLease) || errors.Is(err, offpeak.ErrStorage) {
+			return err
+		}
+		t.a.log.Warn("checkpoint can't be restored; trying the one before it", "job", t.job, "checkpoint", c.ID, "error", err)
+		errs = append(errs, fmt.Errorf("checkpoint %s: %w", c.Name, err))
+		if validID(c.Name) {
+			// What came of it must not look like a checkpoint to the job.
+			_ = place.RemoveAll(c.Name)
+		}
+	}
+	return &driver.StartError{Reason: offpeak.EndCheckpointUnusable, Detail: errors.Join(errs...).Error()}
+}
+
+// inputError says that an error came while the input was fetched.
+type inputError struct{ error }
+
+func (e *inputError) Unwrap() error { return e.error }
+
+// start hands the job to a supervisor.
+func (t *attempt) start() error {
+	i := slices.IndexFunc(t.a.env.Drivers, func(d driver.Driver) bool { return d.Name() == t.work.Task.Driver })
+	if i < 0 {
+		return &driver.StartError{Reason: offpeak.EndNodeError, Detail: "this node has no driver " + strconv.Quote(t.work.Task.Driver)}
+	}
+	path := t.a.folder.lease(t.id)
+	work := filepath.Join(path, workDir)
+	cmd, err := t.a.env.Drivers[i].Command(driver.Task{
+		Task: t.work.Task, Work: work, Env: t.environment(work),
+		Memory: t.work.Resources.Memory, Cache: t.a.folder.at("cache"),
+	})
+	if err != nil {
+		return err
+	}
+	if t.slot, err = t.a.pool.take(t.ctx); err != nil {
+		return err
+	}
+	j := journal{Lease: t.id, Job: t.job, Attempt: t.n, Work: *t.work, Restored: t.restored, Supervisor: t.slot.name}
+	if err := t.a.folder.write(filepath.Join("leases", string(t.id), "lease.json"), j, false); err != nil {
+		return err
+	}
+	t.a.mu.Lock()
+	deadline := t.a.grantLocked()
+	fallback := 12 * t.a.heard.interval
+	t.a.mu.Unlock()
+	if deadline.Timeout <= 0 {
+		deadline = supervisor.Lease{Granted: int64(t.a.env.Boot()), Timeout: fallback}
+	}
+	res, lim := t.work.Resources, t.work.Limits
+	_, err = t.do(supervisor.Request{Start: &supervisor.Start{
+		Lease: t.id, Command: cmd, Folder: path, NoticePath: filepath.Join(work, ownDir, "notice.json"),
+		Limits: supervisor.Limits{CPU: res.CPU, Memory: res.Memory, Disk: res.Disk, Processes: lim.Processes, Log: lim.Log, Time: lim.Time.Std()},
+		Grace:  t.work.Task.Grace.Std(), KeepFrozen: lim.KeepFrozen.Std(), Deadline: deadline,
+	}})
+	if err != nil {
+		t.a.pool.drop(t.ctx, t.slot)
+		t.slot = slot{}
+		return fmt.Errorf("start job: %w", err)
+	}
+	t.follow()
+	t.a.log.Info("job started", "job", t.job, "attempt", t.n, "lease", t.id, "restored", t.restored)
+	return nil
+}
+
+func (t *attempt) checkpointDir() string {
+	dir := t.work.Task.Checkpoint.Dir
+	if dir == "" || !filepath.IsLocal(dir) {
+		dir = "checkpoints"
+	}
+	return filepath.Clean(dir)
+}
+
+// environment is the job's whole environment: a small standard one and what
+// the task adds.
+func (t *attempt) environment(work string) []string {
+	devices := make([]string, len(t.work.Resources.Devices))
+	for i, d := range t.work.Resources.Devices {
+		devices[i] = string(d)
+	}
+	// Devices go by UUID: numbers differ between tools. A job without any must
+	// not see those of others.
+	list, nvidia := strings.Join(devices, ","), "void"
+	if list != "" {
+		nvidia = list
+	}
+	env := map[string]string{
+		"PATH":                   "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME":                   work,
+		"TMPDIR":                 filepath.Join(work, ownDir, "tmp"),
+		"LANG":                   "C.UTF-8",
+		"CUDA_VISIBLE_DEVICES":   list,
+		"NVIDIA_VISIBLE_DEVICES": nvidia,
+	}
+	maps.Copy(env, t.work.Task.Env)
+	maps.Copy(env, map[string]string{
+		"OFFPEAK_JOB":            string(t.job),
+		"OFFPEAK_ATTEMPT":        strconv.Itoa(int(t.n)),
+		"OFFPEAK_LEASE":          string(t.id),
+		"OFFPEAK_CHECKPOINT_DIR": filepath.Join(work, t.checkpointDir()),
+		"OFFPEAK_OUTPUT_DIR":     filepath.Join(work, outputDir),
+		"OFFPEAK_NOTICE":         filepath.Join(work, ownDir, "notice.json"),
+		"OFFPEAK_DEVICES":        list,
+	})
+	out := make([]string, 0, len(env))
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		out = append(out, k+"="+env[k])
+	}
+	return out
+}
+
+// prepareEnd says which end a failed preparation is.
+func prepareEnd(err error) wire.Report {
+	r := wire.Report{Reason: offpeak.EndNodeError, Detail: err.Error()}
+	var stop *stopError
+	var start *driver.StartError
+	var input *inputError
+	switch {
+	case errors.As(err, &stop):
+		r.Reason, r.Detail = stop.reason, ""
+	case errors.As(err, &start):
+		r.Reason, r.Detail = start.Reason, start.Detail
+	case errors.Is(err, errPrepare):
+		r.Reason, r.Detail = offpeak.EndPrepareTimeout, ""
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, offpeak.ErrStorage):
+		r.Reason = offpeak.EndNodeDiskFull
+	case errors.As(err, &input) && (errors.Is(err, offpeak.ErrInvalid) || errors.Is(err, offpeak.ErrTooLarge) || errors.Is(err, offpeak.ErrConflict)):
+		r.Reason = offpeak.EndBadInput
+	case errors.As(err, &input):
+		r.Reason = offpeak.EndInputUnavailable
+	}
+	return r
+}
+
+// remote is the hub's blobs as one lease sees them.
+type remote struct{ t *attempt }
+
+func (r remote) call(ctx context.Context, f func(context.Context, wire.Blobs) error) error {
+	return r.t.a.link.callFor(ctx, r.t.a.cfg.Times.Blob, func(ctx context.Context, d *wire.Direct) error {
+		return f(ctx, wire.Blobs{Direct: d, Lease: r.t.id})
+	})
+}
+
+// Missing implements blob.Remote.
+func (r remote) Missing(ctx context.Context, hashes []offpeak.Hash) (out []offpeak.Hash, err error) {
+	err = r.call(ctx, func(ctx context.Context, b wire.Blobs) (err error) {
+		out, err = b.Missing(ctx, hashes)
+		return err
+	})
+	return out, err
+}
+
+// Upload implements blob.Remote.
+func (r remote) Upload(ctx context.Context, hash offpeak.Hash, data []byte) error {
+	return r.call(ctx, func(ctx context.Context, b wire.Blobs) error { return b.Upload(ctx, hash, data) })
+}
+
+// Commit implements blob.Remote.
+func (r remote) Commit(ctx context.Context, tree offpeak.Hash) error {
+	return r.call(ctx, func(ctx context.Context, b wire.Blobs) error { return b.Commit(ctx, tree) })
+}
+
+// Download implements blob.Remote.
+func (r remote) Download(ctx context.Context, hash offpeak.Hash) (out []byte, err error) {
+	err = r.call(ctx, func(ctx context.Context, b wire.Blobs) (err error) {
+		out, err = b.Download(ctx, hash)
+		return err
+	})
+	return out, err
+}
+
+var _ blob.Remote = remote{}

@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"offpeak"
+	"offpeak/agent"
+	"offpeak/agent/driver"
+	"offpeak/agent/driver/process"
+	"offpeak/agent/driver/wasm"
+	"offpeak/agent/hardware"
+	"offpeak/agent/supervisor"
+	"offpeak/wire"
+)
+
+// machine is what the owner says of the machine: how much of it the grid may
+// use, and how it is found.
+type machine struct {
+	cpu          float64
+	memory, disk string
+	gpus         string
+	labels       map[string]string
+	region       string
+}
+
+func (m *machine) flags(f *pflag.FlagSet) {
+	f.Float64Var(&m.cpu, "cpu", 0, "`cores` that the grid may use (default all)")
+	f.StringVar(&m.memory, "memory", "", "memory that the grid may use, for example 16GiB (default most of it)")
+	f.StringVar(&m.disk, "disk", "", "disk that the grid may use, for example 200GB (default most of what is free)")
+	f.StringVar(&m.gpus, "gpus", "all", "GPUs that the grid may use: all or none")
+	f.StringToStringVar(&m.labels, "label", nil, "labels that jobs may ask for, as `key=value`")
+	f.StringVar(&m.region, "region", "", "where the machine is, for example eu-west")
+}
+
+func (m *machine) validate() error {
+	if !(m.cpu >= 0) || m.cpu > 4096 {
+		return badInput("--cpu: %v: is a number of cores up to 4096, for example 4 or 0.5", m.cpu)
+	}
+	for flag, size := range map[string]string{"memory": m.memory, "disk": m.disk} {
+		if size == "" {
+			continue
+		}
+		if _, err := offpeak.ParseBytes(size); err != nil {
+			return badInput("--%s: %w", flag, err)
+		}
+	}
+	if m.gpus != "all" && m.gpus != "none" {
+		return badInput("--gpus: %q: is all or none", m.gpus)
+	}
+	for k, v := range m.labels {
+		if k == "" || len(k) > 128 || len(v) > 128 || strings.ContainsFunc(k+v, func(r rune) bool { return !strconv.IsPrint(r) }) {
+			return badInput("--label: %q: is key=value, each up to 128 printable characters", k+"="+v)
+		}
+	}
+	return nil
+}
+
+// limit takes from an inventory what the owner keeps.
+func (m *machine) limit(inv offpeak.Inventory) offpeak.Inventory {
+	if m.cpu > 0 {
+		inv.CPU = int64(m.cpu * 1000)
+	}
+	if b, err := offpeak.ParseBytes(m.memory); err == nil {
+		inv.Memory = b
+	}
+	if b, err := offpeak.ParseBytes(m.disk); err == nil {
+		inv.Disk = b
+	}
+	if m.gpus == "none" {
+		inv.Devices = nil
+	}
+	if m.region != "" {
+		inv.Region = m.region
+	}
+	if len(m.labels) > 0 {
+		inv.Labels = maps.Clone(m.labels)
+	}
+	return inv
+}
+
+// agentEnv is the agent's outside world on this machine. An agent that will run
+// jobs first finds out, with found, how they can be fenced.
+func agentEnv(cfg agent.Config, m machine, found supervisor.Found, log *slog.Logger) (agent.Env, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return agent.Env{}, fmt.Errorf("find own binary: %w", err)
+	}
+	drivers := []driver.Driver{process.Driver{}, wasm.Driver{Exe: exe}}
+	var names []string
+	for _, d := range drivers {
+		if err := d.Available(); err != nil {
+			log.Info("driver does not work here", "driver", d.Name(), "error", err)
+			continue
+		}
+		names = append(names, d.Name())
+	}
+	look := func(ctx context.Context) (offpeak.Inventory, error) {
+		inv := hardware.Probe(ctx, hardware.Sources{Folder: cfg.Data})
+		inv.Drivers, inv.Fences, inv.Version = names, found.Fences, cfg.Version
+		inv.Warnings = append(inv.Warnings, found.Warnings...)
+		return m.limit(inv), ctx.Err()
+	}
+	return agent.Env{
+		Boot:        func() time.Duration { return time.Duration(supervisor.BootTime()) },
+		Now:         time.Now,
+		Random:      rand.Reader,
+		Client:      wire.Client,
+		Drivers:     drivers,
+		Supervisors: supervisors{exe},
+		Probe:       steadyDisk(cfg.Data, look),
+		Free:        free,
+		Log:         log,
+	}, nil
+}
+
+// steadyDisk keeps the disk that was found first: what jobs write meanwhile is
+// theirs already, and must not make the machine seem to shrink under them.
+func steadyDisk(data string, look func(context.Context) (offpeak.Inventory, error)) func(context.Context) (offpeak.Inventory, error) {
+	var disk offpeak.Bytes
+	return func(ctx context.Context) (offpeak.Inventory, error) {
+		inv, err := look(ctx)
+		if disk == 0 {
+			// Whole MiB, with a tenth left to the owner.
+			disk = (inv.Disk + usage(filepath.Join(data, "leases"))) * 9 / 10 / offpeak.MiB * offpeak.MiB
+		}
+		inv.Disk = disk
+		return inv, err
+	}
+}
+
+// usage sums the sizes of the files below a folder, as far as they can be read.
+func usage(dir string) (sum offpeak.Bytes) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if info, err := d.Info(); err == nil {
+				sum += offpeak.Bytes(info.Size())
+			}
+		}
+		return nil
+	})
+	return sum
+}
+
+// findFences tries what this machine offers to fence jobs.
+func findFences(ctx context.Context, cfg agent.Config, log *slog.Logger) (supervisor.Found, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return supervisor.Found{}, fmt.Errorf("find own binary: %w", err)
+	}
+	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
+		return supervisor.Found{}, fmt.Errorf("make data folder: %w; choose another with --data", err)
+	}
+	dir, err := os.MkdirTemp(cfg.Data, "probe-")
+	if err != nil {
+		return supervisor.Found{}, fmt.Errorf("make probe folder: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	found, err := supervisor.Probe(ctx, exe, dir)
+	if err != nil {
+		return found, err
+	}
+	for _, w := range found.Warnings {
+		log.Warn("fencing jobs", "warning", w)
+	}
+	return found, nil
+}
+
+// free says how many bytes an unprivileged process may still write at path.
+func free(path string) (offpeak.Bytes, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return 0, fmt.Errorf("look at the disk: %w", err)
+	}
+	return offpeak.Bytes(st.Bavail) * offpeak.Bytes(st.Bsize), nil
+}
+
+// supervisors starts supervisor processes from this binary.
+type supervisors struct{ exe string }
+
+// Spawn implements agent.Supervisors.
+func (s supervisors) Spawn(ctx context.Context, dir string) (agent.Supervisor, error) {
+	h, err := supervisor.Spawn(ctx, supervisor.Options{Exe: s.exe, Dir: dir, Log: os.Stderr})
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// Adopt implements agent.Supervisors.
+func (s supervisors) Adopt(ctx context.Context, dir string) (agent.Supervisor, error) {
+	h, err := supervisor.Adopt(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
