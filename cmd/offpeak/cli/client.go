@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 
 	"offpeak"
 	"offpeak/cmd/offpeak/cli/remote"
+	"offpeak/internal/local"
 	"offpeak/wire"
 )
 
@@ -107,7 +109,12 @@ func flagError(err error) error {
 	return err
 }
 
+// configFolder holds what a person has set: $OFFPEAK_HOME, else offpeak in the
+// user's configuration folder.
 func (c *client) configFolder() string {
+	if home := c.env.Getenv("OFFPEAK_HOME"); home != "" {
+		return home
+	}
 	if dir := c.env.Getenv("XDG_CONFIG_HOME"); dir != "" {
 		return filepath.Join(dir, "offpeak")
 	}
@@ -120,7 +127,7 @@ func (c *client) configFolder() string {
 func (c *client) contextsPath() string { return filepath.Join(c.configFolder(), "contexts.yaml") }
 
 // lastPath is where the id of the last submitted job is kept, for "-".
-func (c *client) lastPath() string { return filepath.Join(c.configFolder(), "last-job") }
+func (c *client) lastPath() string { return filepath.Join(local.Home(c.env.Getenv), "last-job") }
 
 // target finds the hub: --context, then the environment, then the context in
 // use, then the local file of a hub on this machine.
@@ -138,12 +145,17 @@ func (c *client) target() (remote.Target, error) {
 	if c.context != "" {
 		return find(c.context)
 	}
-	local, found, err := localTarget(c.env)
+	here, err := local.Read(local.Path(c.env.Getenv))
+	found := err == nil
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	nearby := remote.Target{Name: "local", Hubs: here.Hubs, Token: here.Token, Fingerprint: here.Fingerprint}
 	if hubs := c.env.Getenv("OFFPEAK_HUB"); hubs != "" {
 		t := remote.Target{Name: "environment", Hubs: strings.Split(hubs, ","), Token: c.env.Getenv("OFFPEAK_TOKEN"), Fingerprint: c.env.Getenv("OFFPEAK_FINGERPRINT")}
 		if t.Token == "" {
 			// An address alone takes the token that is known for it.
-			for _, known := range append(slices.Clone(contexts.Contexts), local) {
+			for _, known := range append(slices.Clone(contexts.Contexts), nearby) {
 				if slices.ContainsFunc(t.Hubs, func(h string) bool { return slices.Contains(known.Hubs, h) }) {
 					t.Token, t.Fingerprint = known.Token, known.Fingerprint
 				}
@@ -159,7 +171,7 @@ func (c *client) target() (remote.Target, error) {
 			return t, err
 		}
 	case found:
-		t = local
+		t = nearby
 	case err != nil:
 		return t, err
 	default:

@@ -75,10 +75,14 @@ func New(cfg Config) (*Hub, error) {
 	if cfg.Note == nil {
 		cfg.Note = func(string) {}
 	}
-	client, err := pinned(cfg.Target.Fingerprint)
-	if err != nil {
-		return nil, err
+	pin := cfg.Target.Fingerprint
+	if pin != "" {
+		var err error
+		if pin, err = ParseFingerprint(pin); err != nil {
+			return nil, err
+		}
 	}
+	client := wire.Client(pin)
 	h := &Hub{cfg: cfg}
 	for _, base := range cfg.Target.Hubs {
 		if err := checkAddress(base); err != nil {

@@ -2,24 +2,18 @@ package remote
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"offpeak"
+	"offpeak/wire"
 )
 
 // Target is a grid and who one is there.
@@ -139,60 +133,18 @@ func checkAddress(base string) error {
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
 		return bad("has no user, path or query")
 	}
-	host := u.Hostname()
-	ip := net.ParseIP(host)
-	if u.Scheme == "http" && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if u.Scheme == "http" && !wire.Loopback(u.Hostname()) {
 		return bad("is https unless the hub is on this machine: a token must not travel in the clear")
 	}
 	return nil
 }
 
 // ParseFingerprint reads the SHA-256 of a hub's public key as hex, with or
-// without colons and the prefix "sha256:".
-func ParseFingerprint(s string) ([]byte, error) {
+// without colons and the prefix "sha256:", and returns it as the wire wants it.
+func ParseFingerprint(s string) (string, error) {
 	text := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(strings.TrimSpace(s)), "sha256:"), ":", "")
-	sum, err := hex.DecodeString(text)
-	if err != nil || len(sum) != sha256.Size {
-		return nil, &offpeak.FieldError{Field: "fingerprint", Value: s, Rule: "is the SHA-256 of the hub's public key: 64 hex digits"}
+	if !offpeak.Hash(text).Valid() {
+		return "", &offpeak.FieldError{Field: "fingerprint", Value: s, Rule: "is the SHA-256 of the hub's public key: 64 hex digits"}
 	}
-	return sum, nil
-}
-
-// pinned returns an HTTP client that trusts exactly the key of the fingerprint,
-// or the system's authorities where there is none.
-func pinned(fingerprint string) (*http.Client, error) {
-	t := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   10 * time.Second,
-		IdleConnTimeout:       90 * time.Second,
-		MaxIdleConnsPerHost:   8,
-		ResponseHeaderTimeout: callTimeout,
-	}
-	if fingerprint != "" {
-		want, err := ParseFingerprint(fingerprint)
-		if err != nil {
-			return nil, err
-		}
-		t.TLSClientConfig = &tls.Config{
-			MinVersion: tls.VersionTLS13,
-			// The pin replaces the chain: the hub's own authority is unknown to
-			// the system, and names do not matter to a key that is known.
-			InsecureSkipVerify: true,
-			VerifyConnection: func(s tls.ConnectionState) error {
-				// The leaf only: nothing proves that the other side holds the
-				// keys of the certificates behind it.
-				if len(s.PeerCertificates) > 0 && bytes.Equal(keySum(s.PeerCertificates[0]), want) {
-					return nil
-				}
-				return errors.New("the hub shows another key than the pinned one")
-			},
-		}
-	}
-	return &http.Client{Transport: t}, nil
-}
-
-func keySum(cert *x509.Certificate) []byte {
-	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
-	return sum[:]
+	return text, nil
 }
