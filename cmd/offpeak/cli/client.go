@@ -406,12 +406,13 @@ func Report(w io.Writer, err error) int {
 
 func nextStep(err error, problem *wire.Problem) string {
 	var h hinted
+	var gaveUp *remote.GaveUpError
 	switch {
 	case errors.As(err, &h):
 		return h.next
 	case problem != nil && problem.Next != "":
 		return problem.Next
-	case errors.Is(err, offpeak.ErrUnavailable):
+	case errors.Is(err, offpeak.ErrUnavailable) || errors.As(err, &gaveUp):
 		return "See that the hub runs and its address is right (`offpeak context ls`)."
 	}
 	return ""

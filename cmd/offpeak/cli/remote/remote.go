@@ -195,30 +195,44 @@ func (h *Hub) retry(ctx context.Context, patience Patience, f func(answered func
 // Blobs is a blob.Remote over the account's blobs that outlives a hub's restart.
 type Blobs struct{ Hub *Hub }
 
+// GaveUpError ends a transfer for which no hub answered in all patience. It
+// hides ErrUnavailable, at which a transfer would begin again.
+type GaveUpError struct{ Err error }
+
+func (e *GaveUpError) Error() string { return e.Err.Error() }
+
+func (b Blobs) call(ctx context.Context, f func(ctx context.Context, d wire.Blobs) error) error {
+	err := b.Hub.Call(ctx, Mutating, func(ctx context.Context, d *wire.Direct) error { return f(ctx, wire.Blobs{Direct: d}) })
+	if errors.Is(err, offpeak.ErrUnavailable) {
+		return &GaveUpError{err}
+	}
+	return err
+}
+
 // Missing implements blob.Remote.
-func (b Blobs) Missing(ctx context.Context, hashes []offpeak.Hash) ([]offpeak.Hash, error) {
-	return Ask(ctx, b.Hub, Mutating, func(ctx context.Context, d *wire.Direct) ([]offpeak.Hash, error) {
-		return wire.Blobs{Direct: d}.Missing(ctx, hashes)
+func (b Blobs) Missing(ctx context.Context, hashes []offpeak.Hash) (out []offpeak.Hash, err error) {
+	err = b.call(ctx, func(ctx context.Context, d wire.Blobs) (err error) {
+		out, err = d.Missing(ctx, hashes)
+		return err
 	})
+	return out, err
 }
 
 // Upload implements blob.Remote.
 func (b Blobs) Upload(ctx context.Context, hash offpeak.Hash, data []byte) error {
-	return b.Hub.Call(ctx, Mutating, func(ctx context.Context, d *wire.Direct) error {
-		return wire.Blobs{Direct: d}.Upload(ctx, hash, data)
-	})
+	return b.call(ctx, func(ctx context.Context, d wire.Blobs) error { return d.Upload(ctx, hash, data) })
 }
 
 // Commit implements blob.Remote.
 func (b Blobs) Commit(ctx context.Context, tree offpeak.Hash) error {
-	return b.Hub.Call(ctx, Mutating, func(ctx context.Context, d *wire.Direct) error {
-		return wire.Blobs{Direct: d}.Commit(ctx, tree)
-	})
+	return b.call(ctx, func(ctx context.Context, d wire.Blobs) error { return d.Commit(ctx, tree) })
 }
 
 // Download implements blob.Remote.
-func (b Blobs) Download(ctx context.Context, hash offpeak.Hash) ([]byte, error) {
-	return Ask(ctx, b.Hub, Mutating, func(ctx context.Context, d *wire.Direct) ([]byte, error) {
-		return wire.Blobs{Direct: d}.Download(ctx, hash)
+func (b Blobs) Download(ctx context.Context, hash offpeak.Hash) (out []byte, err error) {
+	err = b.call(ctx, func(ctx context.Context, d wire.Blobs) (err error) {
+		out, err = d.Download(ctx, hash)
+		return err
 	})
+	return out, err
 }
