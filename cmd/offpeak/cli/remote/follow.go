@@ -23,11 +23,27 @@ type stop struct{ err error }
 
 func (s stop) Error() string { return s.err.Error() }
 
-// stream opens a stream again and again, for as long as patience lasts between
-// two openings, and hands each one to read. It ends when read returns nil,
-// stop, or an error that is not about the connection.
-func (h *Hub) stream(ctx context.Context, open func(ctx context.Context, d *wire.Direct) (io.ReadCloser, error), read func(r io.Reader) error) error {
-	err := h.retry(ctx, Following, func(answered func()) error {
+// errSilent is a stream that was given up because nothing came.
+var errSilent = errors.New("silent")
+
+// stream opens a stream again and again and hands each one to read. It ends
+// when read returns nil, stop, or an error that is not about the connection.
+// pinged says that the hub never leaves this stream silent for long: silence is
+// then a hub that does not answer, else it is nothing to speak of.
+func (h *Hub) stream(ctx context.Context, pinged bool, open func(ctx context.Context, d *wire.Direct) (io.ReadCloser, error), read func(r io.Reader) error) error {
+	for {
+		err := h.streamOnce(ctx, pinged, open, read)
+		if own, ok := errors.AsType[stop](err); ok {
+			return own.err
+		}
+		if !errors.Is(err, errSilent) {
+			return err
+		}
+	}
+}
+
+func (h *Hub) streamOnce(ctx context.Context, pinged bool, open func(ctx context.Context, d *wire.Direct) (io.ReadCloser, error), read func(r io.Reader) error) error {
+	return h.retry(ctx, Following, func(answered func()) error {
 		return h.eachHub(ctx, func(d *wire.Direct) error {
 			once, cancel := context.WithCancel(ctx)
 			defer cancel()
@@ -41,21 +57,16 @@ func (h *Hub) stream(ctx context.Context, open func(ctx context.Context, d *wire
 				err = read(&watched{body, idle, h.cfg.Idle})
 				_ = body.Close()
 			}
-			var own stop
+			_, own := errors.AsType[stop](err)
 			switch {
-			case err == nil || errors.As(err, &own) || ctx.Err() != nil:
+			case err == nil || own || ctx.Err() != nil || once.Err() == nil:
 				return err
-			case once.Err() != nil:
+			case pinged:
 				return fmt.Errorf("%s: silent for %s: %w", d.Base, h.cfg.Idle, offpeak.ErrUnavailable)
 			}
-			return err
+			return errSilent
 		})
 	})
-	var own stop
-	if errors.As(err, &own) {
-		return own.err
-	}
-	return err
 }
 
 // watched puts off the idle timer with every byte that comes.
@@ -84,7 +95,7 @@ func cut(err error) error {
 func (h *Hub) FollowLog(ctx context.Context, job offpeak.JobID, follow bool, f func(wire.LogRecord) error) error {
 	after, whole := "", !follow
 	for {
-		err := h.stream(ctx, func(ctx context.Context, d *wire.Direct) (io.ReadCloser, error) {
+		err := h.stream(ctx, false, func(ctx context.Context, d *wire.Direct) (io.ReadCloser, error) {
 			return d.FollowLog(ctx, job, after, follow)
 		}, func(r io.Reader) error {
 			dec := json.NewDecoder(r)
@@ -122,7 +133,7 @@ func (h *Hub) FollowLog(ctx context.Context, job offpeak.JobID, follow bool, f f
 // CopyLog writes one stream of one attempt (0: the newest) from offset, byte by
 // byte as it was written, over as many connections as it takes.
 func (h *Hub) CopyLog(ctx context.Context, w io.Writer, job offpeak.JobID, attempt offpeak.Attempt, stream string, offset int64, follow bool) error {
-	return h.stream(ctx, func(ctx context.Context, d *wire.Direct) (io.ReadCloser, error) {
+	return h.stream(ctx, false, func(ctx context.Context, d *wire.Direct) (io.ReadCloser, error) {
 		if attempt == 0 {
 			// The newest attempt is settled once, else a retry of the job
 			// between two connections would go on in another attempt's log.
@@ -157,61 +168,65 @@ func (h *Hub) CopyLog(ctx context.Context, w io.Writer, job offpeak.JobID, attem
 // is called whenever the stream was opened, before its first event: what
 // happened before that moment must be looked up.
 func (h *Hub) Events(ctx context.Context, after string, job offpeak.JobID, opened func(), f func(offpeak.Event) error) error {
-	for {
-		err := h.stream(ctx, func(ctx context.Context, d *wire.Direct) (io.ReadCloser, error) {
-			body, err := d.Events(ctx, after, job)
-			if err == nil && opened != nil {
-				opened()
-			}
-			return body, err
-		}, func(r io.Reader) error {
-			err := readEvents(r, func(id string, data []byte) error {
-				var e offpeak.Event
-				if err := json.Unmarshal(data, &e); err != nil {
-					return cut(err)
-				}
-				if err := f(e); err != nil {
-					return stop{err}
-				}
-				if id != "" {
-					after = id
+	return h.stream(ctx, true, func(ctx context.Context, d *wire.Direct) (io.ReadCloser, error) {
+		body, err := d.Events(ctx, after, job)
+		if err == nil && opened != nil {
+			opened()
+		}
+		return body, err
+	}, func(r io.Reader) error {
+		err := readEvents(r, func(name, id string, data []byte) error {
+			if name == "resync" {
+				after = id
+				h.cfg.Note("some events are older than the hub keeps; going on with new ones")
+				if opened != nil {
+					opened()
 				}
 				return nil
-			})
-			if err == nil {
-				// The stream of events has no end of its own.
-				err = cut(io.EOF)
 			}
-			return err
+			var e offpeak.Event
+			if err := json.Unmarshal(data, &e); err != nil {
+				return cut(err)
+			}
+			if err := f(e); err != nil {
+				return stop{err}
+			}
+			if id != "" {
+				after = id
+			}
+			return nil
 		})
-		if after == "" || !errors.Is(err, offpeak.ErrNotFound) {
-			return err
+		if err == nil {
+			// The stream of events has no end of its own.
+			err = cut(io.EOF)
 		}
-		h.cfg.Note("events after " + after + " are older than the hub keeps; going on with new ones")
-		after = ""
-	}
+		return err
+	})
 }
 
-// readEvents reads a text/event-stream and hands over each event's id and data.
-func readEvents(r io.Reader, f func(id string, data []byte) error) error {
+// readEvents reads a text/event-stream and hands over each event's name, id and
+// data.
+func readEvents(r io.Reader, f func(name, id string, data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
-	var id string
+	var name, id string
 	var data []byte
 	for lines.Scan() {
 		line := lines.Bytes()
 		if len(line) == 0 {
 			if len(data) > 0 {
-				if err := f(id, data); err != nil {
+				if err := f(name, id, data); err != nil {
 					return err
 				}
 			}
-			data = nil
+			name, data = "", nil
 			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
 		value = bytes.TrimPrefix(value, []byte(" "))
 		switch string(field) {
+		case "event":
+			name = string(value)
 		case "id":
 			id = string(value)
 		case "data":
