@@ -237,7 +237,7 @@ func newRemoveMember(env Env) *cobra.Command {
 	c := &client{env: env}
 	return c.command(&cobra.Command{
 		Use: "remove-member ACCOUNT MEMBER", Short: "Remove a member and revoke their tokens at once",
-		Long:    `Remove-member takes a member out of an account; all their tokens end at once.
+		Long: `Remove-member takes a member out of an account; all their tokens end at once.
 MEMBER is an id or a name.`,
 		Example: `  offpeak account remove-member vision-lab ada`,
 		Args:    cobra.ExactArgs(2),
@@ -278,7 +278,7 @@ func newAccountQuota(env Env) *cobra.Command {
 	var q quotaFlags
 	cmd := &cobra.Command{
 		Use: "quota ACCOUNT", Short: "Show or set what an account may use",
-		Long:    `Quota sets the bounds that flags name and leaves the others; without flags it
+		Long: `Quota sets the bounds that flags name and leaves the others; without flags it
 shows them. Only admins may set them.`,
 		Example: `  offpeak account quota vision-lab --storage 1TB --running 50`,
 		Args:    cobra.ExactArgs(1),

@@ -141,7 +141,7 @@ func (f *follower) follow(ctx context.Context) (offpeak.Job, error) {
 			}
 			return nil
 		})
-		group.Go(func() error { f.narrate(watch, kick, &last); return nil })
+		group.Go(func() error { f.narrate(ctx, watch.Done(), kick, &last); return nil })
 	}
 	logs, err := f.logs(), error(nil)
 	err = f.hub.FollowLog(ctx, f.job, true, logs.write)
@@ -160,8 +160,9 @@ func (f *follower) follow(ctx context.Context) (offpeak.Job, error) {
 }
 
 // narrate tells what changes, whenever it is kicked and now and then, and why
-// the job waits if it waits long.
-func (f *follower) narrate(ctx context.Context, kick <-chan struct{}, last *picture) {
+// the job waits if it waits long, until done. What it has begun to tell it tells
+// to the end, under ctx.
+func (f *follower) narrate(ctx context.Context, done, kick <-chan struct{}, last *picture) {
 	tick := time.NewTicker(max(f.patience/4, 10*time.Millisecond))
 	defer tick.Stop()
 	looked := time.Now()
@@ -169,7 +170,7 @@ func (f *follower) narrate(ctx context.Context, kick <-chan struct{}, last *pict
 	const net, again = 15 * time.Second, 30 * time.Second
 	for {
 		select {
-		case <-ctx.Done():
+		case <-done:
 			return
 		case <-kick:
 		case <-tick.C:

@@ -17,7 +17,7 @@ func newToken(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make, list and revoke tokens",
-		Long:  `A token lets a person or program act for an account, within its role; a join
+		Long: `A token lets a person or program act for an account, within its role; a join
 token lets one machine become a node.`,
 		Example: `  offpeak token create --role submitter --name ci
   offpeak token join
