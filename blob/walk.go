@@ -97,7 +97,7 @@ func (w *walker) walk(ctx context.Context, root *os.Root) error {
 func (w *walker) dir(ctx context.Context, dir *os.Root, at string, taken bool) error {
 	for d, err := range readDir(dir, ".") {
 		if err != nil {
-			return fmt.Errorf("read folder %q: %w", at, err)
+			return changed(at, swapped(err))
 		}
 		if err := ctx.Err(); err != nil {
 			return err

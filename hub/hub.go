@@ -11,18 +11,30 @@
 //   - the keeper gathers heartbeats and commits their extensions in groups;
 //   - the monitor expires leases, marks nodes late and offline;
 //   - the janitor prunes what retention allows and collects unused blobs.
+//
+// The picture in memory is a guess that the store corrects: a claim re-checks
+// everything, and one that loses is matched again on what was read anew. All
+// methods may be called from any number of goroutines while Run works. It is
+// tested on the real embedded store with agents played by the tests; see
+// DESIGN.md beside this file for the invariants.
 package hub
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"offpeak"
 	"offpeak/blob"
+	"offpeak/placement"
 	"offpeak/store"
 	"offpeak/wire"
 )
@@ -40,7 +52,8 @@ type Config struct {
 	Tick time.Duration
 	// Session is how long a node's session token lives. Default 15m.
 	Session time.Duration
-	// Retention is what the janitor keeps.
+	// Retention is what the janitor keeps. Defaults: jobs 30 days, logs 14,
+	// events and operations 7. Negative keeps for ever.
 	Retention store.Retention
 	// Hubs are the addresses that join tokens and enrolled nodes are given.
 	Hubs []string
@@ -50,8 +63,41 @@ type Config struct {
 	Folder string
 	// Version is shown to clients.
 	Version string
+	// Weights score the nodes that fit. Default placement.DefaultWeights.
+	Weights placement.Weights
+	// Workers is how many claims are under way at once. Default 1: the store
+	// commits one at a time, and what arrives meanwhile shares the next one.
+	Workers int
 	// NoProcessLock switches the first of the two locks off. Tests only.
 	NoProcessLock bool
+}
+
+func (c Config) withDefaults() Config {
+	const day = 24 * time.Hour
+	or := func(d *time.Duration, fallback time.Duration) {
+		if *d == 0 {
+			*d = fallback
+		}
+	}
+	or(&c.Interval, 5*time.Second)
+	or(&c.Timeout, time.Minute)
+	or(&c.Offer, 15*time.Second)
+	or(&c.Tick, time.Second)
+	or(&c.Session, 15*time.Minute)
+	or(&c.Retention.Jobs, 30*day)
+	or(&c.Retention.Logs, 14*day)
+	or(&c.Retention.Events, 7*day)
+	or(&c.Retention.Operations, 7*day)
+	// The store keeps for ever what has no retention.
+	c.Retention.Jobs = max(c.Retention.Jobs, 0)
+	c.Retention.Logs = max(c.Retention.Logs, 0)
+	c.Retention.Events = max(c.Retention.Events, 0)
+	c.Retention.Operations = max(c.Retention.Operations, 0)
+	if c.Weights == (placement.Weights{}) {
+		c.Weights = placement.DefaultWeights()
+	}
+	c.Workers = max(c.Workers, 1)
+	return c
 }
 
 // Env is the outside world a hub decides with, handed in.
@@ -70,187 +116,126 @@ type Env struct {
 type Hub struct {
 	cfg Config
 	env Env
+
+	// mu guards the picture that matching works on.
+	mu    sync.Mutex
+	fleet *placement.Fleet
+	queue queue
+	// live are the leases that may run out of time.
+	live deadlines
+	// freed are nodes whose state may let a parked class go on; stale are those
+	// of which the picture may be wrong, to be read anew before the next match.
+	freed, stale map[offpeak.NodeID]struct{}
+
+	peers   peers
+	keeper  keeper
+	tokens  tokenCache
+	bells   bells
+	tail    tail
+	metrics *metrics
+	disk    diskGauge
+
+	// wakeup holds a token when there may be something to match.
+	wakeup chan struct{}
+	// loaded is closed when the queue is in memory, stopped when Run returns.
+	loaded, stopped chan struct{}
+	// stalled says that the hub was not able to hear or to write for a while.
+	stalled atomic.Bool
+	// doubt says that the outcome of a write is unknown: memory and store may
+	// differ.
+	doubt atomic.Bool
+	// gc excludes collecting blobs while they are copied to a backup.
+	gc sync.Mutex
+
+	challengeKey [32]byte
+	nothing      []wire.Desired
 }
 
 // New makes a hub; it does nothing until Run.
-func New(cfg Config, env Env) *Hub { return &Hub{cfg: cfg, env: env} }
+func New(cfg Config, env Env) *Hub {
+	cfg = cfg.withDefaults()
+	h := &Hub{
+		cfg: cfg, env: env,
+		fleet: placement.NewFleet(cfg.Weights), queue: newQueue(), live: newDeadlines(),
+		freed: make(map[offpeak.NodeID]struct{}), stale: make(map[offpeak.NodeID]struct{}),
+		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
+		nothing: []wire.Desired{},
+	}
+	h.peers.byID = make(map[offpeak.NodeID]*peer)
+	h.keeper.wake = make(chan struct{}, 1)
+	h.tokens = newTokenCache()
+	h.bells.byKey = make(map[string]*bell)
+	h.tail.wake = make(chan struct{}, 1)
+	h.tail.more = make(chan struct{})
+	h.metrics = newMetrics(h)
+	if _, err := io.ReadFull(env.Random, h.challengeKey[:]); err != nil {
+		// Without randomness no id or token can be made either.
+		panic("hub: no randomness: " + err.Error())
+	}
+	return h
+}
 
 // Run loads the queue and the fleet, grants everyone an amnesty of one timeout,
-// and works until ctx is done or the store is lost. It returns the cause.
-func (h *Hub) Run(ctx context.Context) error { return offpeak.ErrUnavailable }
+// and works until ctx is done or the store is lost. It returns the cause, nil
+// when ctx was done. A hub runs once.
+func (h *Hub) Run(ctx context.Context) error {
+	defer close(h.stopped)
+	if err := h.loadFleet(ctx); err != nil {
+		return done(ctx, fmt.Errorf("load fleet: %w", err))
+	}
+	if err := h.startTail(ctx); err != nil {
+		return done(ctx, fmt.Errorf("load events: %w", err))
+	}
+	if err := h.amnesty(ctx); err != nil {
+		return done(ctx, fmt.Errorf("grant amnesty: %w", err))
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	loops := []func(context.Context) error{h.loadQueue, h.keep, h.monitor, h.flush, h.janitor, h.audit, h.tailEvents}
+	for range h.cfg.Workers {
+		loops = append(loops, h.dispatch)
+	}
+	for _, loop := range loops {
+		group.Go(func() error { return loop(ctx) })
+	}
+	err := group.Wait()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	h.flushTouches(last)
+	h.tokens.flush(last, h)
+	return done(ctx, err)
+}
+
+// done turns the end of ctx into a clean return.
+func done(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// Ready is closed once the queue is in memory and matching has begun.
+func (h *Hub) Ready() <-chan struct{} { return h.loaded }
 
 // Store is for reading what needs no decision.
 func (h *Hub) Store() store.Store { return h.env.Store }
 
-// Submit validates, stores and queues a job.
-func (h *Hub) Submit(ctx context.Context, op store.Op, account offpeak.AccountID, spec offpeak.Spec) (offpeak.Job, error) {
-	return offpeak.Job{}, offpeak.ErrUnavailable
+// failed notes an error of a write: after ErrUnavailable its outcome is
+// unknown, so memory is compared with the store soon.
+func (h *Hub) failed(err error) error {
+	if errors.Is(err, offpeak.ErrUnavailable) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		h.doubt.Store(true)
+	}
+	return err
 }
 
-// Retry submits an ended job's spec again; ErrConflict while it has not ended.
-func (h *Hub) Retry(ctx context.Context, op store.Op, account offpeak.AccountID, job offpeak.JobID) (offpeak.Job, error) {
-	return offpeak.Job{}, offpeak.ErrUnavailable
+// sleep waits for d and says whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
 }
-
-// Cancel cancels a job and tells its node at once.
-func (h *Hub) Cancel(ctx context.Context, op store.Op, account offpeak.AccountID, job offpeak.JobID) (offpeak.Job, error) {
-	return offpeak.Job{}, offpeak.ErrUnavailable
-}
-
-// WaitJob returns the job once it has ended, or as it is after wait.
-func (h *Hub) WaitJob(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, wait time.Duration) (offpeak.Job, error) {
-	return offpeak.Job{}, offpeak.ErrUnavailable
-}
-
-// Explain says why a job waits or where it runs.
-func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpeak.JobID) (wire.Explanation, error) {
-	return wire.Explanation{}, offpeak.ErrUnavailable
-}
-
-// Authenticate returns the good token behind a bearer secret, or
-// ErrUnauthenticated. It is cheap: good tokens are remembered for seconds, and
-// a revocation through this hub takes effect at once.
-func (h *Hub) Authenticate(ctx context.Context, bearer string) (offpeak.Token, error) {
-	return offpeak.Token{}, offpeak.ErrUnavailable
-}
-
-// CreateToken makes a token for an account; a join token's secret also holds
-// the hub's addresses and key.
-func (h *Hub) CreateToken(ctx context.Context, op store.Op, in wire.NewToken) (wire.CreatedToken, error) {
-	return wire.CreatedToken{}, offpeak.ErrUnavailable
-}
-
-// RevokeToken ends a token at once.
-func (h *Hub) RevokeToken(ctx context.Context, op store.Op, account offpeak.AccountID, id offpeak.TokenID) error {
-	return offpeak.ErrUnavailable
-}
-
-// CreateAccount makes an account.
-func (h *Hub) CreateAccount(ctx context.Context, op store.Op, in wire.NewAccount) (offpeak.Account, error) {
-	return offpeak.Account{}, offpeak.ErrUnavailable
-}
-
-// Invite adds a member with a first token.
-func (h *Hub) Invite(ctx context.Context, op store.Op, account offpeak.AccountID, in wire.NewMember) (wire.Invited, error) {
-	return wire.Invited{}, offpeak.ErrUnavailable
-}
-
-// RemoveMember removes a member and revokes their tokens at once.
-func (h *Hub) RemoveMember(ctx context.Context, op store.Op, account offpeak.AccountID, m offpeak.MemberID) error {
-	return offpeak.ErrUnavailable
-}
-
-// Bootstrap makes the first account and admin and returns the admin's secret,
-// "" when there is an account already.
-func (h *Hub) Bootstrap(ctx context.Context) (secret string, err error) {
-	return "", offpeak.ErrUnavailable
-}
-
-// LocalToken makes an admin token for the local file; it replaces the last one.
-func (h *Hub) LocalToken(ctx context.Context) (secret string, err error) {
-	return "", offpeak.ErrUnavailable
-}
-
-// Enrol turns a join token into a node.
-func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, address string) (wire.Enrolled, error) {
-	return wire.Enrolled{}, offpeak.ErrUnavailable
-}
-
-// Challenge returns something to sign, good for a minute; the hub keeps no state of it.
-func (h *Hub) Challenge() wire.Challenge { return wire.Challenge{} }
-
-// OpenSession checks the signature and opens a node's session.
-func (h *Hub) OpenSession(ctx context.Context, in wire.OpenSession, address string) (wire.Session, error) {
-	return wire.Session{}, offpeak.ErrUnavailable
-}
-
-// Heartbeat applies one heartbeat; it returns after the extensions are committed.
-func (h *Hub) Heartbeat(ctx context.Context, node offpeak.NodeID, in wire.Heartbeat) (wire.Sync, error) {
-	return wire.Sync{}, offpeak.ErrUnavailable
-}
-
-// Watch returns a channel that holds a token whenever what the node should hold
-// may have changed, and a function that ends the watch.
-func (h *Hub) Watch(node offpeak.NodeID) (changed <-chan struct{}, stop func()) { return nil, nil }
-
-// Desired is what a node should hold now.
-func (h *Hub) Desired(ctx context.Context, node offpeak.NodeID) (wire.Sync, error) {
-	return wire.Sync{}, offpeak.ErrUnavailable
-}
-
-// Work is one lease with what is needed to run it.
-func (h *Hub) Work(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID) (wire.Desired, error) {
-	return wire.Desired{}, offpeak.ErrUnavailable
-}
-
-// Report applies reports, each for itself.
-func (h *Hub) Report(ctx context.Context, node offpeak.NodeID, in []wire.Report) []wire.ReportResult {
-	return nil
-}
-
-// AppendLog stores a piece of a log and wakes its followers.
-func (h *Hub) AppendLog(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID, attempt offpeak.Attempt, stream string, offset int64, data []byte) (end int64, err error) {
-	return 0, offpeak.ErrUnavailable
-}
-
-// FollowLog walks over the log of all attempts and both streams in the order
-// of arrival, from after ("" or "attempt.n"). With follow it waits for more
-// until the job has ended.
-func (h *Hub) FollowLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, after string, follow bool) iter.Seq2[wire.LogRecord, error] {
-	return nil
-}
-
-// ReadLog walks over the bytes of one stream of one attempt (0: the newest).
-func (h *Hub) ReadLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, attempt offpeak.Attempt, stream string, offset int64, follow bool) iter.Seq2[[]byte, error] {
-	return nil
-}
-
-// AddCheckpoint declares a stored tree to be a checkpoint.
-func (h *Hub) AddCheckpoint(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID, in wire.NewCheckpoint) (offpeak.Checkpoint, error) {
-	return offpeak.Checkpoint{}, offpeak.ErrUnavailable
-}
-
-// SetInventory says what a node has.
-func (h *Hub) SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak.Inventory) error {
-	return offpeak.ErrUnavailable
-}
-
-// SetIntent orders a node open, draining or closed.
-func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.AccountID, node offpeak.NodeID, in wire.IntentChange) (offpeak.Node, error) {
-	return offpeak.Node{}, offpeak.ErrUnavailable
-}
-
-// RemoveNode forgets a node.
-func (h *Hub) RemoveNode(ctx context.Context, op store.Op, account offpeak.AccountID, node offpeak.NodeID) error {
-	return offpeak.ErrUnavailable
-}
-
-// Events walks over events as they come, from after a cursor (-1: only new
-// ones), for an account ("" all) and a job ("" all), until ctx is done.
-// ErrNotFound: the cursor is older than retention.
-func (h *Hub) Events(ctx context.Context, account offpeak.AccountID, after int64, job offpeak.JobID) iter.Seq2[offpeak.Event, error] {
-	return nil
-}
-
-// PutBlob stores a blob for an account.
-func (h *Hub) PutBlob(ctx context.Context, account offpeak.AccountID, hash offpeak.Hash, r io.Reader) error {
-	return offpeak.ErrUnavailable
-}
-
-// OpenBlob opens a blob that the account has.
-func (h *Hub) OpenBlob(ctx context.Context, account offpeak.AccountID, hash offpeak.Hash) (io.ReadCloser, offpeak.Bytes, error) {
-	return nil, 0, offpeak.ErrUnavailable
-}
-
-// CommitTree reads a stored manifest and declares it to be a tree.
-func (h *Hub) CommitTree(ctx context.Context, account offpeak.AccountID, tree offpeak.Hash) error {
-	return offpeak.ErrUnavailable
-}
-
-// Check runs the invariants and adds the hub's own warnings (disk, stalls).
-func (h *Hub) Check(ctx context.Context) (wire.Checked, error) {
-	return wire.Checked{}, offpeak.ErrUnavailable
-}
-
-// Backup writes database and blobs to a new folder.
-func (h *Hub) Backup(ctx context.Context, path string) error { return offpeak.ErrUnavailable }

@@ -56,8 +56,12 @@ var codes = []struct {
 }
 
 // ProblemOf turns an error into a problem. An error that is not in the table
-// becomes an internal one whose text stays in the hub's log.
+// becomes an internal one whose text stays in the hub's log; one that is a
+// problem already stays as it is.
 func ProblemOf(err error) *Problem {
+	if p, ok := errors.AsType[*Problem](err); ok {
+		return p
+	}
 	p := &Problem{Title: "Internal error", Status: http.StatusInternalServerError, Code: "internal", Next: "Look in the hub's log."}
 	for _, row := range codes {
 		if errors.Is(err, row.err) {

@@ -31,9 +31,7 @@ var update = flag.Bool("update", false, "write golden files")
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"offpeak": func() {
 		env := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
-		root := New(env)
-		root.SetArgs(os.Args[1:])
-		os.Exit(Report(env.Stderr, root.ExecuteContext(context.Background())))
+		os.Exit(Main(context.Background(), os.Args[1:], env))
 	}})
 }
 
@@ -342,9 +340,7 @@ func (g *grid) world(t *testing.T) (Env, *console, *console) {
 }
 
 func command(env Env, args ...string) int {
-	root := New(env)
-	root.SetArgs(args)
-	return Report(env.Stderr, root.ExecuteContext(context.Background()))
+	return Main(context.Background(), args, env)
 }
 
 func lease(attempt int, node string, state offpeak.LeaseState) offpeak.Lease {

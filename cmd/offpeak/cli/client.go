@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -192,7 +191,7 @@ func (c *client) dial() error {
 	if err != nil {
 		return err
 	}
-	c.hub, err = remote.New(remote.Config{Target: t, Agent: "offpeak-cli", Note: c.note})
+	c.hub, err = remote.New(remote.Config{Target: t, Agent: "offpeak/" + build(c.env.Version).Version, Note: c.note})
 	if errors.Is(err, offpeak.ErrInvalid) {
 		return usage(err)
 	}
@@ -369,51 +368,4 @@ func (c *client) completeNodes(cmd *cobra.Command, _ []string, _ string) ([]stri
 func terminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-// Report prints an error and its next step for people and returns the exit
-// code: that of an *ExitError, 2 for bad input, else 1.
-func Report(w io.Writer, err error) int {
-	if err == nil {
-		return 0
-	}
-	code := 1
-	if errors.Is(err, offpeak.ErrInvalid) || errors.Is(err, offpeak.ErrTooLarge) {
-		code = exitUsage
-	}
-	var exit *ExitError
-	if errors.As(err, &exit) {
-		code = exit.Code
-		if exit.Err == nil {
-			return code
-		}
-	}
-	var problem *wire.Problem
-	if errors.As(err, &problem) && len(problem.Errors) > 0 {
-		for _, f := range problem.Errors {
-			fmt.Fprintln(w, "error: "+safe(strings.TrimPrefix(f.Location, "body.")+": "+f.Message))
-		}
-	} else {
-		for line := range strings.SplitSeq(err.Error(), "\n") {
-			fmt.Fprintln(w, "error: "+safe(line))
-		}
-	}
-	if next := nextStep(err, problem); next != "" {
-		fmt.Fprintln(w, "next: "+safe(next))
-	}
-	return code
-}
-
-func nextStep(err error, problem *wire.Problem) string {
-	var h hinted
-	var gaveUp *remote.GaveUpError
-	switch {
-	case errors.As(err, &h):
-		return h.next
-	case problem != nil && problem.Next != "":
-		return problem.Next
-	case errors.Is(err, offpeak.ErrUnavailable) || errors.As(err, &gaveUp):
-		return "See that the hub runs and its address is right (`offpeak context ls`)."
-	}
-	return ""
 }

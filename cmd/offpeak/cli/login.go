@@ -92,7 +92,7 @@ func (c *client) readToken(flag string) (string, error) {
 
 func (c *client) login(ctx context.Context, t remote.Target) error {
 	var err error
-	if c.hub, err = remote.New(remote.Config{Target: t, Agent: "offpeak-cli", Note: c.note}); err != nil {
+	if c.hub, err = remote.New(remote.Config{Target: t, Agent: "offpeak/" + build(c.env.Version).Version, Note: c.note}); err != nil {
 		return err
 	}
 	who, err := remote.Ask(ctx, c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (wire.Whoami, error) { return d.Whoami(ctx) })

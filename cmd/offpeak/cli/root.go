@@ -1,6 +1,13 @@
+// Package cli is the command line of offpeak: one file a command.
+//
+// It owns flags, what is printed and exit codes; what a command does is done by
+// the packages it calls. Its commands read the world through Env only, so that
+// tests can run them in their own process. Exit codes: 0, 2 for bad input, 1
+// for every other failure, and that of the job for run.
 package cli
 
 import (
+	"context"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -11,12 +18,15 @@ type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
+	// Version is the release that the linker stamped, "" for others.
+	Version string
 }
 
 // ExitError ends the process with a code.
 type ExitError struct {
 	Code int
-	Err  error
+	// Err is printed, unless it is nil.
+	Err error
 }
 
 func (e *ExitError) Error() string {
@@ -26,14 +36,28 @@ func (e *ExitError) Error() string {
 	return e.Err.Error()
 }
 
+// Unwrap returns what is printed.
 func (e *ExitError) Unwrap() error { return e.Err }
+
+// Main runs a command line and returns the process's exit code.
+func Main(ctx context.Context, args []string, env Env) int {
+	root := New(env)
+	root.SetArgs(args)
+	return Report(env.Stderr, root.ExecuteContext(ctx))
+}
 
 // New returns the command tree.
 func New(env Env) *cobra.Command {
-	root := &cobra.Command{Use: "offpeak", Short: "A compute grid for idle hardware", SilenceErrors: true, SilenceUsage: true}
+	root := &cobra.Command{
+		Use:           "offpeak",
+		Short:         "A compute grid for idle consumer hardware",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
-	root.AddCommand(clientCommands(env)...)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &ExitError{Code: 2, Err: err} })
+	root.AddCommand(commands(env)...)
 	return root
 }

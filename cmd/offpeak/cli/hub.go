@@ -1,0 +1,361 @@
+package cli
+
+import (
+	"context"
+	crand "crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"offpeak"
+	"offpeak/blob"
+	"offpeak/hub"
+	"offpeak/hub/api"
+	"offpeak/internal/local"
+	"offpeak/store"
+	"offpeak/store/sqlite"
+	"offpeak/wire"
+)
+
+// hubOptions is what the flags of the hub command say.
+type hubOptions struct {
+	listen, data, config            string
+	heartbeat, timeout, offer, tick time.Duration
+	keepJobs, keepLogs, keepEvents  time.Duration
+	keepOperations                  time.Duration
+	advertise                       []string
+	rate                            float64
+	noLocalFile                     bool
+	logging                         logging
+}
+
+// drain is how long requests may take to finish once a hub is told to stop.
+const drain = 10 * time.Second
+
+func newHub(env Env) *cobra.Command {
+	var o hubOptions
+	cmd := &cobra.Command{
+		Use:   "hub",
+		Short: "Run a hub: match jobs to nodes and keep their state",
+		Long: `Run a hub. Its state lies in one folder (--data). On loopback, agents and
+commands of the same user find it by themselves. On any other address it serves
+TLS with a key of its own, which join tokens and "offpeak login" pin.
+
+Every flag can also stand in the environment (OFFPEAK_LOG_LEVEL is --log-level)
+and in a YAML file (--config); flags win over the environment, which wins over
+the file.`,
+		Example: `  offpeak hub
+  offpeak hub --listen 0.0.0.0:7070 --advertise https://hub.example.org:7070`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fallback := filepath.Join(local.Home(env.Getenv), "hub.yaml")
+			if o.config == "" {
+				o.config = env.Getenv("OFFPEAK_CONFIG")
+			}
+			if err := configure(cmd.Flags(), o.config, fallback, env.Getenv); err != nil {
+				return err
+			}
+			if err := o.validate(); err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), env)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.listen, "listen", "127.0.0.1:7070", "address to listen on; port 0 takes a free one")
+	f.StringVar(&o.data, "data", filepath.Join(local.Home(env.Getenv), "hub"), "folder that holds the hub's state")
+	f.StringVar(&o.config, "config", "", "`file` of settings in YAML (default hub.yaml beside the data folder, if there is one)")
+	f.DurationVar(&o.heartbeat, "heartbeat", 5*time.Second, "interval of heartbeats that agents are told")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "silence of a node after which its leases expire")
+	f.DurationVar(&o.offer, "offer", 15*time.Second, "how long an offer waits for its agent")
+	f.DurationVar(&o.tick, "tick", time.Second, "how often leases and nodes are checked")
+	const day = 24 * time.Hour
+	f.DurationVar(&o.keepJobs, "keep-jobs", 30*day, "how long ended jobs are kept; 0 for ever")
+	f.DurationVar(&o.keepLogs, "keep-logs", 14*day, "how long logs of ended jobs are kept; 0 for ever")
+	f.DurationVar(&o.keepEvents, "keep-events", 7*day, "how long events are kept; 0 for ever")
+	f.DurationVar(&o.keepOperations, "keep-operations", 7*day, "how long operation ids are remembered; 0 for ever")
+	f.StringSliceVar(&o.advertise, "advertise", nil, "`addresses` that join tokens name, for example https://hub.example.org:7070")
+	f.Float64Var(&o.rate, "rate", 1000, "requests a second that one token may make")
+	f.BoolVar(&o.noLocalFile, "no-local-file", false, "don't write the file through which this user's agents and commands find the hub")
+	o.logging.flags(f)
+	return cmd
+}
+
+func (o *hubOptions) validate() error {
+	if o.heartbeat < 20*time.Millisecond {
+		return badInput("--heartbeat: %v: is at least 20ms", o.heartbeat)
+	}
+	if o.timeout < 3*o.heartbeat {
+		return badInput("--timeout: %v: is at least three heartbeats (%v)", o.timeout, 3*o.heartbeat)
+	}
+	for _, d := range []struct {
+		flag string
+		v    time.Duration
+	}{{"offer", o.offer}, {"tick", o.tick}} {
+		if d.v <= 0 {
+			return badInput("--%s: %v: is more than 0s", d.flag, d.v)
+		}
+	}
+	for _, d := range []struct {
+		flag string
+		v    time.Duration
+	}{{"keep-jobs", o.keepJobs}, {"keep-logs", o.keepLogs}, {"keep-events", o.keepEvents}, {"keep-operations", o.keepOperations}} {
+		if d.v < 0 {
+			return badInput("--%s: %v: is not negative; 0 keeps for ever", d.flag, d.v)
+		}
+	}
+	if !(o.rate > 0) {
+		return badInput("--rate: %v: is more than 0", o.rate)
+	}
+	if _, _, err := net.SplitHostPort(o.listen); err != nil {
+		return badInput("--listen: %q: is host:port, for example 127.0.0.1:7070", o.listen)
+	}
+	for _, a := range o.advertise {
+		scheme, rest, ok := strings.Cut(a, "://")
+		if !ok || rest == "" || (scheme != "https" && scheme != "http") {
+			return badInput("--advertise: %q: is an address with its scheme, for example https://hub.example.org:7070", a)
+		}
+	}
+	return nil
+}
+
+// run serves until the process is told to stop.
+func (o *hubOptions) run(ctx context.Context, env Env) error {
+	log, err := o.logging.logger(env.Stderr)
+	if err != nil {
+		return err
+	}
+	ctx, restore := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer restore()
+	// With the first signal the default comes back, so that a second one ends
+	// the process at once.
+	defer context.AfterFunc(ctx, restore)()
+
+	if err := os.MkdirAll(o.data, 0o700); err != nil {
+		return fmt.Errorf("make data folder: %w; choose another with --data", err)
+	}
+	db, err := sqlite.Open(ctx, filepath.Join(o.data, "hub.db"), sqlite.Options{Log: log})
+	if err != nil {
+		return diskFull(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			log.Error("store did not close", "err", err)
+		}
+	}()
+	blobs, err := blob.OpenLocal(filepath.Join(o.data, "blobs"))
+	if err != nil {
+		return diskFull(err)
+	}
+	ln, err := (&net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}).Listen(ctx, "tcp", o.listen)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("listen on %s: the port is in use: stop what listens there, or choose another with --listen", o.listen)
+	}
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w; choose another address with --listen", o.listen, err)
+	}
+	defer ln.Close()
+	s := &service{options: o, env: env, log: log, store: db, blobs: blobs}
+	if err := s.address(ln.Addr()); err != nil {
+		return err
+	}
+	if s.tls != nil {
+		ln = tls.NewListener(ln, s.tls)
+	}
+	return diskFull(s.serve(ctx, ln))
+}
+
+// diskFull adds the next step to an error of a full disk.
+func diskFull(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w; the disk is full: free space or move the hub with --data, then start it again", err)
+	}
+	return err
+}
+
+// service is one run of a hub.
+type service struct {
+	options     *hubOptions
+	env         Env
+	log         *slog.Logger
+	store       store.Store
+	blobs       blob.Store
+	tls         *tls.Config // nil on loopback
+	url         string
+	fingerprint string
+	hubs        []string
+}
+
+// address says how the hub is reached: plain HTTP on loopback, TLS elsewhere.
+func (s *service) address(addr net.Addr) error {
+	host, port, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return fmt.Errorf("read listening address: %w", err)
+	}
+	scheme := "http"
+	if !wire.Loopback(host) {
+		scheme = "https"
+		if s.tls, s.fingerprint, err = serverTLS(s.options.data, time.Now()); err != nil {
+			return diskFull(err)
+		}
+	}
+	s.url = scheme + "://" + net.JoinHostPort(host, port)
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		s.url = scheme + "://" + net.JoinHostPort("127.0.0.1", port)
+	}
+	if s.hubs = s.options.advertise; len(s.hubs) == 0 {
+		s.hubs = s.reachable(scheme, host, port)
+	}
+	return nil
+}
+
+// reachable lists the addresses of a hub that nobody named.
+func (s *service) reachable(scheme, host, port string) []string {
+	if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
+		return []string{scheme + "://" + net.JoinHostPort(host, port)}
+	}
+	var out []string
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		s.log.Warn("addresses of this machine are not known: join tokens name loopback only, see --advertise", "err", err)
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			out = append(out, scheme+"://"+net.JoinHostPort(n.IP.String(), port))
+		}
+	}
+	if len(out) == 0 {
+		out = []string{s.url}
+	}
+	return out
+}
+
+// serve runs hub and server until ctx is done or one of them fails.
+func (s *service) serve(ctx context.Context, ln net.Listener) error {
+	o, version := s.options, build(s.env.Version).Version
+	h := hub.New(hub.Config{
+		Interval: o.heartbeat, Timeout: o.timeout, Offer: o.offer, Tick: o.tick,
+		Retention: store.Retention{Jobs: keep(o.keepJobs), Logs: keep(o.keepLogs), Events: keep(o.keepEvents), Operations: keep(o.keepOperations)},
+		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version,
+	}, hub.Env{
+		Store: s.store, Blobs: s.blobs, Log: s.log, Now: time.Now,
+		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Random: crand.Reader,
+	})
+	secret, err := h.Bootstrap(ctx)
+	if err != nil {
+		return fmt.Errorf("make the first account: %w", err)
+	}
+	streams, closeStreams := context.WithCancel(context.WithoutCancel(ctx))
+	defer closeStreams()
+	server := api.Server(api.New(h, api.Options{Log: s.log, Version: version, Streams: streams, Rate: o.rate, Burst: max(1, int(4*o.rate))}), s.log)
+
+	// The hub outlives the server: requests that finish need its loops.
+	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopHub()
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := h.Run(hubCtx); err != nil {
+			return fmt.Errorf("run hub: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		defer stopHub()
+		err := s.announce(groupCtx, h, secret)
+		if err == nil {
+			<-groupCtx.Done()
+			s.log.Info("stopping")
+		}
+		closeStreams()
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+		defer cancel()
+		if cut := server.Shutdown(within); cut != nil {
+			s.log.Warn("requests were cut off", "err", errors.Join(cut, server.Close()))
+		}
+		return err
+	})
+	err = group.Wait()
+	if !o.noLocalFile {
+		err = errors.Join(err, local.Remove(local.Path(s.env.Getenv), os.Getpid()))
+	}
+	return err
+}
+
+// keep translates a flag, where 0 is for ever, to the hub's settings, where 0
+// is the default.
+func keep(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+// announce writes the local file and tells people where the hub is.
+func (s *service) announce(ctx context.Context, h *hub.Hub, secret string) error {
+	if !s.options.noLocalFile {
+		token, err := h.LocalToken(ctx)
+		if err != nil {
+			return fmt.Errorf("make the local token: %w", err)
+		}
+		if err := local.Write(local.Path(s.env.Getenv), wire.Local{Hubs: []string{s.url}, Token: token, Fingerprint: s.fingerprint, PID: os.Getpid()}); err != nil {
+			return err
+		}
+	}
+	if secret != "" {
+		fmt.Fprint(s.env.Stderr, welcome(s.url, secret, s.options.noLocalFile))
+	}
+	fmt.Fprintln(s.env.Stdout, "listening on "+s.url)
+	s.log.Info("hub serves", "address", s.url, "data", s.options.data)
+	return nil
+}
+
+// welcome is what the first start of a hub shows, once.
+func welcome(url, secret string, noLocalFile bool) string {
+	lines := []string{
+		"This hub is new. Its admin token, shown this once:",
+		"",
+		"  " + secret,
+		"",
+		"Keep it safe: it may do everything on every account.",
+		"",
+	}
+	if noLocalFile {
+		lines = append(lines, "Next, give it to:", "  offpeak login "+url)
+	} else {
+		lines = append(lines, "On this machine you are logged in already. Next:", "  offpeak agent", "  offpeak run -- echo hello", "From elsewhere:", "  offpeak login "+url)
+	}
+	width := 0
+	for _, l := range lines {
+		width = max(width, len(l))
+	}
+	var b strings.Builder
+	edge := "+" + strings.Repeat("-", width+2) + "+\n"
+	b.WriteString(edge)
+	for _, l := range lines {
+		fmt.Fprintf(&b, "| %-"+strconv.Itoa(width)+"s |\n", l)
+	}
+	b.WriteString(edge)
+	return b.String()
+}
+
+var _ = offpeak.ErrStorage

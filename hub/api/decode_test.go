@@ -1,0 +1,96 @@
+package api
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"offpeak"
+	"offpeak/wire"
+)
+
+func TestDecodeNamesEveryFault(t *testing.T) {
+	const good = `"task":{"driver":"process","command":["true"]}`
+	for _, tc := range []struct {
+		name, body string
+		// want maps fields to a part of their rule.
+		want map[string]string
+	}{
+		{"nothing", ``, map[string]string{"body": "is missing"}},
+		{"no JSON", `{"task":`, map[string]string{"body": "at byte 8"}},
+		{"NaN", `{` + good + `,"priority":NaN}`, map[string]string{"body": "'N'"}},
+		{"two values", `{` + good + `} {}`, map[string]string{"body": "one JSON value"}},
+		{"a list", `[]`, map[string]string{"body": "is an object"}},
+		{"unknown field", `{` + good + `,"nmae":"x"}`, map[string]string{"nmae": "is not known here; there is labels, limits, name"}},
+		{"unknown field below", `{"task":{"driver":"process","command":["true"],"image":"x"}}`, map[string]string{"task.image": "is not known here"}},
+		{"a unit that is none", `{` + good + `,"requirements":{"memory_bytes":"24GBB"}}`, map[string]string{"requirements.memory_bytes": "24GB"}},
+		{"negative size", `{` + good + `,"requirements":{"memory_bytes":-1}}`, map[string]string{"requirements.memory_bytes": "from 0"}},
+		{"size that is null", `{` + good + `,"requirements":{"memory_bytes":null}}`, map[string]string{"requirements.memory_bytes": "a size is"}},
+		{"negative duration", `{` + good + `,"limits":{"time":"-1h"}}`, map[string]string{"limits.time": "a duration is"}},
+		{"number for a duration", `{` + good + `,"limits":{"time":60}}`, map[string]string{"limits.time": "is a string"}},
+		{"fraction for a count", `{` + good + `,"requirements":{"cpu_milli":1.5}}`, map[string]string{"requirements.cpu_milli": "whole number"}},
+		{"over 63 bits", `{` + good + `,"requirements":{"cpu_milli":9223372036854775808}}`, map[string]string{"requirements.cpu_milli": "whole number"}},
+		{"word for a list", `{"task":{"driver":"process","command":"true"}}`, map[string]string{"task.command": "is a list"}},
+		{"number in a list", `{"task":{"driver":"process","command":["a",2]}}`, map[string]string{"task.command[1]": "is a string"}},
+		{"number in a map", `{` + good + `,"labels":{"a":"b","c":3}}`, map[string]string{"labels.c": "is a string"}},
+		{"in the second device", `{` + good + `,"requirements":{"gpus":[{"vram_bytes":"8GB"},{"vram_bytes":"8G"}]}}`, map[string]string{"requirements.gpus[1].vram_bytes": "a size is"}},
+		{"many at once", `{` + good + `,"x":1,"priority":"high","requirements":{"disk_bytes":"1"}}`,
+			map[string]string{"x": "not known", "priority": "whole number", "requirements.disk_bytes": "a size is"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := decode[offpeak.Spec]([]byte(tc.body))
+			if !errors.Is(err, offpeak.ErrInvalid) {
+				t.Fatalf("decode: %v, want ErrInvalid", err)
+			}
+			got := map[string]string{}
+			for _, f := range wire.ProblemOf(err).Errors {
+				got[f.Location] = f.Message
+			}
+			if len(got) != len(tc.want) {
+				t.Errorf("faults %v, want %v", got, tc.want)
+			}
+			for field, part := range tc.want {
+				if !strings.Contains(got[field], part) {
+					t.Errorf("%s: %q, want it to say %q", field, got[field], part)
+				}
+			}
+		})
+	}
+}
+
+func TestDecodeReadsWhatIsWellFormed(t *testing.T) {
+	s, err := decode[offpeak.Spec]([]byte(` {"task":{"driver":"wasm","command":["a.wasm"],"checkpoint":{"every":"2m"}},
+		"requirements":{"memory_bytes":"24GB","disk_bytes":7,"max_price":null},"retry":null,"labels":null} ` + "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Requirements.Memory != 24*offpeak.GB || s.Requirements.Disk != 7 || s.Task.Checkpoint.Every.Std().Minutes() != 2 {
+		t.Errorf("decoded %+v", s)
+	}
+}
+
+func TestDecodeBoundsWhatItSays(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`{"a":0`)
+	for i := range 1000 {
+		b.WriteString(`,"` + strings.Repeat("k", i+1) + `":0`)
+	}
+	b.WriteString("}")
+	_, err := decode[offpeak.Spec]([]byte(b.String()))
+	if n := len(wire.ProblemOf(err).Errors); n > maxFaults {
+		t.Errorf("%d faults told, want at most %d", n, maxFaults)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"task":{"driver":"process","command":["true"]}}`))
+	f.Add([]byte(`{"task":{"command":[null]},"retry":{"user":-1}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		// Whatever is refused is refused as invalid, with a field.
+		if _, err := decode[offpeak.Spec](body); err != nil {
+			if p := wire.ProblemOf(err); p.Code != "invalid" || len(p.Errors) == 0 {
+				t.Errorf("problem %+v", p)
+			}
+		}
+	})
+}

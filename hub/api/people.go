@@ -1,0 +1,360 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"offpeak"
+	"offpeak/store"
+	"offpeak/wire"
+)
+
+// page is the part of a list that is asked for.
+type page struct {
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"the most items of a page"`
+	Cursor string `query:"cursor" maxLength:"512" doc:"next of the page before"`
+}
+
+func (p page) store() store.Page { return store.Page{Cursor: p.Cursor, Limit: p.Limit} }
+
+// scope lets an admin look at one account only.
+type scope struct {
+	Account string `query:"account" doc:"admins only: one account's"`
+}
+
+// of is whose objects a list shows.
+func (s scope) of(c *caller) (offpeak.AccountID, error) {
+	return scoped(c, s.Account)
+}
+
+func scoped(c *caller, account string) (offpeak.AccountID, error) {
+	id := offpeak.AccountID(account)
+	if id == "" || id == c.account {
+		return c.account, nil
+	}
+	if c.account != "" {
+		return "", wrap("account can be chosen by admins only", offpeak.ErrForbidden)
+	}
+	return id, nil
+}
+
+func listOf[T any](items []T, next string, err error) (wire.List[T], error) {
+	if items == nil {
+		items = []T{}
+	}
+	return wire.List[T]{Items: items, Next: next}, err
+}
+
+type jobPath struct {
+	Job offpeak.JobID `path:"job" maxLength:"128"`
+}
+
+func (a *api) submit(ctx context.Context, c *caller, _ *none) (offpeak.Job, error) {
+	spec, err := decode[offpeak.Spec](c.body)
+	if err != nil {
+		return offpeak.Job{}, err
+	}
+	return a.hub.Submit(ctx, c.op, c.token.Account, spec)
+}
+
+type jobsQuery struct {
+	page
+	scope
+	State []string       `query:"state,explode" doc:"only jobs in these states"`
+	Name  string         `query:"name" doc:"only jobs of this name"`
+	Label []string       `query:"label,explode" doc:"only jobs with this label, as name=value"`
+	Node  offpeak.NodeID `query:"node" doc:"only jobs whose newest attempt is on this node"`
+}
+
+func (a *api) jobs(ctx context.Context, c *caller, in *jobsQuery) (wire.List[offpeak.Job], error) {
+	var empty wire.List[offpeak.Job]
+	account, err := in.of(c)
+	if err != nil {
+		return empty, err
+	}
+	f := store.JobFilter{Account: account, Name: in.Name, Node: in.Node}
+	for _, s := range in.State {
+		state := offpeak.JobState(s)
+		if !slices.Contains(offpeak.JobStates(), state) {
+			return empty, &offpeak.FieldError{Field: "query.state", Value: s, Rule: fmt.Sprintf("is one of %v", offpeak.JobStates())}
+		}
+		f.States = append(f.States, state)
+	}
+	for _, l := range in.Label {
+		k, v, ok := strings.Cut(l, "=")
+		if !ok || k == "" {
+			return empty, &offpeak.FieldError{Field: "query.label", Value: l, Rule: "is name=value"}
+		}
+		if f.Label == nil {
+			f.Label = map[string]string{}
+		}
+		f.Label[k] = v
+	}
+	return listOf(a.hub.Store().Jobs(ctx, f, in.store()))
+}
+
+type jobQuery struct {
+	jobPath
+	Wait string `query:"wait" doc:"answer when the job has ended, or after this long; at most 1m"`
+}
+
+func (a *api) job(ctx context.Context, c *caller, in *jobQuery) (offpeak.Job, error) {
+	if in.Wait == "" {
+		return a.hub.Store().Job(ctx, c.account, in.Job)
+	}
+	wait, err := time.ParseDuration(in.Wait)
+	if err != nil || wait < 0 {
+		return offpeak.Job{}, &offpeak.FieldError{Field: "query.wait", Value: in.Wait, Rule: "is a length of time, for example 30s"}
+	}
+	// A hub that shuts down answers waiters with how things stand.
+	ctx, stop := a.untilClosing(ctx)
+	defer stop()
+	job, err := a.hub.WaitJob(ctx, c.account, in.Job, min(wait, time.Minute))
+	if errors.Is(err, context.Canceled) && a.opts.Streams.Err() != nil {
+		return a.hub.Store().Job(context.WithoutCancel(ctx), c.account, in.Job)
+	}
+	return job, err
+}
+
+func (a *api) attempts(ctx context.Context, c *caller, in *jobPath) (wire.List[offpeak.Lease], error) {
+	leases, err := a.hub.Store().Attempts(ctx, c.account, in.Job)
+	return listOf(leases, "", err)
+}
+
+func (a *api) checkpoints(ctx context.Context, c *caller, in *jobPath) (wire.List[offpeak.Checkpoint], error) {
+	points, err := a.hub.Store().Checkpoints(ctx, c.account, in.Job)
+	return listOf(points, "", err)
+}
+
+func (a *api) explain(ctx context.Context, c *caller, in *jobPath) (wire.Explanation, error) {
+	return a.hub.Explain(ctx, c.account, in.Job)
+}
+
+func (a *api) cancel(ctx context.Context, c *caller, in *jobPath) (offpeak.Job, error) {
+	return a.hub.Cancel(ctx, c.op, c.account, in.Job)
+}
+
+func (a *api) retry(ctx context.Context, c *caller, in *jobPath) (offpeak.Job, error) {
+	return a.hub.Retry(ctx, c.op, c.account, in.Job)
+}
+
+type nodesQuery struct {
+	page
+	scope
+}
+
+func (a *api) listNodes(ctx context.Context, c *caller, in *nodesQuery) (wire.List[offpeak.Node], error) {
+	account, err := in.of(c)
+	if err != nil {
+		return wire.List[offpeak.Node]{}, err
+	}
+	return listOf(a.hub.Store().Nodes(ctx, account, in.store()))
+}
+
+type nodePath struct {
+	Node offpeak.NodeID `path:"node" maxLength:"128"`
+}
+
+func (a *api) node(ctx context.Context, c *caller, in *nodePath) (offpeak.Node, error) {
+	return a.hub.Store().Node(ctx, c.account, in.Node)
+}
+
+func (a *api) setIntent(ctx context.Context, c *caller, in *nodePath) (offpeak.Node, error) {
+	change, err := decode[wire.IntentChange](c.body)
+	if err != nil {
+		return offpeak.Node{}, err
+	}
+	if !slices.Contains(offpeak.Intents(), change.Intent) {
+		return offpeak.Node{}, &offpeak.FieldError{Field: "intent", Value: string(change.Intent), Rule: fmt.Sprintf("is one of %v", offpeak.Intents())}
+	}
+	return a.hub.SetIntent(ctx, c.op, c.account, in.Node, change)
+}
+
+func (a *api) removeNode(ctx context.Context, c *caller, in *nodePath) error {
+	return a.hub.RemoveNode(ctx, c.op, c.account, in.Node)
+}
+
+// grants lists the roles that a holder of a role may give to a token.
+func grants(by offpeak.Role) []offpeak.Role {
+	switch by {
+	case offpeak.RoleAdmin:
+		return append(people(), offpeak.RoleJoin)
+	case offpeak.RoleOwner:
+		return []offpeak.Role{offpeak.RoleOwner, offpeak.RoleViewer, offpeak.RoleJoin}
+	case offpeak.RoleSubmitter:
+		return []offpeak.Role{offpeak.RoleSubmitter, offpeak.RoleViewer}
+	}
+	return nil
+}
+
+func (a *api) createToken(ctx context.Context, c *caller, _ *none) (wire.CreatedToken, error) {
+	var empty wire.CreatedToken
+	in, err := decode[wire.NewToken](c.body)
+	if err != nil {
+		return empty, err
+	}
+	if !slices.Contains(grants(offpeak.RoleAdmin), in.Role) {
+		return empty, &offpeak.FieldError{Field: "role", Value: string(in.Role), Rule: fmt.Sprintf("is one of %v", grants(offpeak.RoleAdmin))}
+	}
+	if !slices.Contains(grants(c.token.Role), in.Role) {
+		return empty, wrap(fmt.Sprintf("a token with the role %s can make tokens with the roles %v", c.token.Role, grants(c.token.Role)), offpeak.ErrForbidden)
+	}
+	if in.Account, err = scoped(c, string(in.Account)); err != nil {
+		return empty, err
+	}
+	if in.Account == "" {
+		in.Account = c.token.Account
+	}
+	return a.hub.CreateToken(ctx, c.op, in)
+}
+
+func (a *api) listTokens(ctx context.Context, c *caller, in *nodesQuery) (wire.List[offpeak.Token], error) {
+	account, err := in.of(c)
+	if err != nil {
+		return wire.List[offpeak.Token]{}, err
+	}
+	return listOf(a.hub.Store().Tokens(ctx, account, in.store()))
+}
+
+type tokenPath struct {
+	Token offpeak.TokenID `path:"token" maxLength:"128"`
+}
+
+func (a *api) revokeToken(ctx context.Context, c *caller, in *tokenPath) error {
+	if c.token.Role != offpeak.RoleAdmin && in.Token != c.token.ID {
+		t, err := a.hub.Store().Token(ctx, in.Token)
+		if err != nil {
+			return err
+		}
+		if t.Account != c.account {
+			return fmt.Errorf("token %s: %w", in.Token, offpeak.ErrNotFound)
+		}
+		if !slices.Contains(grants(c.token.Role), t.Role) {
+			return wrap(fmt.Sprintf("a token with the role %s can revoke those with the roles %v", c.token.Role, grants(c.token.Role)), offpeak.ErrForbidden)
+		}
+	}
+	return a.hub.RevokeToken(ctx, c.op, c.account, in.Token)
+}
+
+func (a *api) createAccount(ctx context.Context, c *caller, _ *none) (offpeak.Account, error) {
+	in, err := decode[wire.NewAccount](c.body)
+	if err == nil {
+		err = errors.Join(offpeak.ValidName("name", in.Name), validQuota("quota.", in.Quota))
+	}
+	if err != nil {
+		return offpeak.Account{}, err
+	}
+	return a.hub.CreateAccount(ctx, c.op, in)
+}
+
+func (a *api) listAccounts(ctx context.Context, _ *caller, in *page) (wire.List[offpeak.Account], error) {
+	return listOf(a.hub.Store().Accounts(ctx, in.store()))
+}
+
+type accountPath struct {
+	Account offpeak.AccountID `path:"account" maxLength:"128"`
+}
+
+func (a *api) setQuota(ctx context.Context, c *caller, in *accountPath) (offpeak.Account, error) {
+	q, err := decode[offpeak.Quota](c.body)
+	if err == nil {
+		err = validQuota("", q)
+	}
+	if err != nil {
+		return offpeak.Account{}, err
+	}
+	return a.hub.Store().SetQuota(ctx, c.op, in.Account, q)
+}
+
+func validQuota(prefix string, q offpeak.Quota) error {
+	var errs []error
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"queued_jobs", q.Queued}, {"running_jobs", q.Running}} {
+		if f.n < 0 {
+			errs = append(errs, &offpeak.FieldError{Field: prefix + f.name, Value: fmt.Sprint(f.n), Rule: "is not negative; 0 is no bound"})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (a *api) invite(ctx context.Context, c *caller, in *accountPath) (wire.Invited, error) {
+	m, err := decode[wire.NewMember](c.body)
+	if err == nil {
+		err = offpeak.ValidName("name", m.Name)
+	}
+	if err == nil && !slices.Contains(people(), m.Role) {
+		err = &offpeak.FieldError{Field: "role", Value: string(m.Role), Rule: fmt.Sprintf("is one of %v", people())}
+	}
+	if err != nil {
+		return wire.Invited{}, err
+	}
+	return a.hub.Invite(ctx, c.op, in.Account, m)
+}
+
+func (a *api) members(ctx context.Context, c *caller, in *accountPath) (wire.List[offpeak.Member], error) {
+	if c.account != "" && in.Account != c.account {
+		return wire.List[offpeak.Member]{}, fmt.Errorf("account %s: %w", in.Account, offpeak.ErrNotFound)
+	}
+	members, err := a.hub.Store().Members(ctx, in.Account)
+	return listOf(members, "", err)
+}
+
+type memberPath struct {
+	accountPath
+	Member offpeak.MemberID `path:"member" maxLength:"128"`
+}
+
+func (a *api) removeMember(ctx context.Context, c *caller, in *memberPath) error {
+	return a.hub.RemoveMember(ctx, c.op, in.Account, in.Member)
+}
+
+// health is what anyone may know.
+type health struct {
+	Status  string `json:"status" doc:"ok"`
+	Version string `json:"version"`
+}
+
+func (a *api) health(ctx context.Context, _ *caller, _ *none) (health, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if _, err := a.hub.Store().Now(ctx); err != nil {
+		a.log.Warn("health check failed", "err", err)
+		return health{}, wrap("the store does not answer", offpeak.ErrUnavailable)
+	}
+	return health{Status: "ok", Version: a.opts.Version}, nil
+}
+
+func (a *api) whoami(ctx context.Context, c *caller, _ *none) (wire.Whoami, error) {
+	account, err := a.hub.Store().Account(ctx, c.token.Account)
+	if err != nil {
+		return wire.Whoami{}, err
+	}
+	return wire.Whoami{Account: account, Role: c.token.Role, Member: c.token.Member, Node: c.token.Node,
+		Token: c.token.ID, Expires: c.token.ExpiresAt, Version: a.opts.Version}, nil
+}
+
+func (a *api) check(ctx context.Context, _ *caller, _ *none) (wire.Checked, error) {
+	out, err := a.hub.Check(ctx)
+	if out.Violations == nil {
+		out.Violations = []wire.Violation{}
+	}
+	return out, err
+}
+
+func (a *api) backup(ctx context.Context, c *caller, _ *none) error {
+	in, err := decode[wire.NewBackup](c.body)
+	if err != nil {
+		return err
+	}
+	if !filepath.IsAbs(in.Path) {
+		return &offpeak.FieldError{Field: "path", Value: in.Path, Rule: "is an absolute path on the hub's machine"}
+	}
+	return a.hub.Backup(ctx, in.Path)
+}

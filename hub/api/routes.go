@@ -1,0 +1,173 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"offpeak"
+	"offpeak/wire"
+)
+
+// route is one row of the table: what is asked, who may ask, what is read.
+type route struct {
+	method, path string
+	// roles are who is admitted; nil: everyone, without a token.
+	roles []offpeak.Role
+	// signed says that a public route checks a signature instead of a token, so
+	// that its failures count against the address.
+	signed bool
+	// mutates says that the route needs an operation id.
+	mutates bool
+	// limit bounds a body that the gate reads; 0: the route has none, or its
+	// handler reads it.
+	limit int64
+	// stream says that the answer has no end of its own.
+	stream bool
+
+	summary, detail string
+	// status is what success answers. Default 200, 204 without an answer.
+	status int
+	// body is the type of a JSON body, raw says that it is bytes.
+	body reflect.Type
+	raw  bool
+	// query, answer and content describe a plain route.
+	query   []param
+	answer  reflect.Type
+	content string
+
+	// mount registers a typed route, serve is the handler of a plain one.
+	mount func(a *api, api huma.API, op huma.Operation)
+	serve handler
+
+	seen *routeMetrics
+}
+
+type param struct{ name, doc string }
+
+// The sets of roles that routes admit.
+func everyone() []offpeak.Role {
+	return append(people(), offpeak.RoleNode, offpeak.RoleJoin)
+}
+func people() []offpeak.Role {
+	return []offpeak.Role{offpeak.RoleAdmin, offpeak.RoleOwner, offpeak.RoleSubmitter, offpeak.RoleViewer}
+}
+func submitters() []offpeak.Role { return []offpeak.Role{offpeak.RoleAdmin, offpeak.RoleSubmitter} }
+func owners() []offpeak.Role     { return []offpeak.Role{offpeak.RoleAdmin, offpeak.RoleOwner} }
+func granters() []offpeak.Role {
+	return []offpeak.Role{offpeak.RoleAdmin, offpeak.RoleOwner, offpeak.RoleSubmitter}
+}
+func admins() []offpeak.Role { return []offpeak.Role{offpeak.RoleAdmin} }
+func nodes() []offpeak.Role  { return []offpeak.Role{offpeak.RoleNode} }
+
+// routes is the table of everything that can be asked of a hub.
+func (a *api) routes() []route {
+	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
+	json := int64(wire.MaxBody)
+	table := []route{
+		{method: get, path: "/v1/health", summary: "Is the hub well", mount: answers((*api).health)},
+		{method: get, path: "/v1/openapi.json", summary: "This document as JSON", serve: a.documentJSON, content: "application/vnd.oai.openapi+json"},
+		{method: get, path: "/v1/openapi.yaml", summary: "This document as YAML", serve: a.documentYAML, content: "application/vnd.oai.openapi+yaml"},
+		{method: get, path: "/v1/whoami", roles: append(people(), offpeak.RoleNode), summary: "Whose token this is", mount: answers((*api).whoami)},
+		{method: get, path: "/v1/metrics", roles: admins(), summary: "Metrics in the format of Prometheus", serve: a.metrics.serve, content: "text/plain"},
+		{method: get, path: "/v1/check", roles: admins(), summary: "Run the invariants on the live store", mount: answers((*api).check)},
+		{method: post, path: "/v1/backup", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewBackup](), summary: "Write a backup on the hub's machine", mount: does((*api).backup)},
+
+		{method: post, path: "/v1/jobs", roles: submitters(), mutates: true, limit: json, body: typeOf[offpeak.Spec](), status: http.StatusCreated, summary: "Submit a job", mount: answers((*api).submit)},
+		{method: get, path: "/v1/jobs", roles: people(), summary: "List jobs, newest first", mount: answers((*api).jobs)},
+		{method: get, path: "/v1/jobs/{job}", roles: people(), summary: "One job; with wait, once it has ended", mount: answers((*api).job)},
+		{method: get, path: "/v1/jobs/{job}/attempts", roles: people(), summary: "A job's leases, oldest first", mount: answers((*api).attempts)},
+		{method: get, path: "/v1/jobs/{job}/checkpoints", roles: people(), summary: "A job's stored checkpoints, newest first", mount: answers((*api).checkpoints)},
+		{method: get, path: "/v1/jobs/{job}/explain", roles: people(), summary: "Why a job waits, or where it runs", mount: answers((*api).explain)},
+		{method: post, path: "/v1/jobs/{job}/cancel", roles: submitters(), mutates: true, summary: "Cancel a job", mount: answers((*api).cancel)},
+		{method: post, path: "/v1/jobs/{job}/retry", roles: submitters(), mutates: true, status: http.StatusCreated, summary: "Submit an ended job again", mount: answers((*api).retry)},
+		{method: get, path: "/v1/jobs/{job}/logs", roles: people(), stream: true, summary: "The bytes of one stream of one attempt",
+			query:   []param{{"attempt", "0 or absent: the newest"}, {"stream", "stdout (default) or stderr"}, {"offset", "where to begin"}, {"follow", "true: go on until the attempt has ended"}},
+			content: "application/octet-stream", serve: a.logs},
+		{method: get, path: "/v1/jobs/{job}/log", roles: people(), stream: true, summary: "The log of all attempts and both streams, one JSON record a line",
+			query:   []param{{"after", "attempt.n of the last record that was read"}, {"follow", "true: go on until the job has ended"}},
+			content: "application/x-ndjson", answer: typeOf[wire.LogRecord](), serve: a.records},
+		{method: get, path: "/v1/events", roles: people(), stream: true, summary: "The stream of events",
+			detail:  "Server-sent events. Without a place to go on from, only new ones. The id of each is where to go on: send it as Last-Event-ID or as after. An event named resync says that events were lost to retention: read anew what you show.",
+			query:   []param{{"after", "the cursor to go on from; 0 is the oldest kept"}, {"job", "only this job's"}, {"account", "admins only: one account's"}},
+			content: "text/event-stream", answer: typeOf[offpeak.Event](), serve: a.events},
+
+		{method: post, path: "/v1/blobs/missing", roles: submitters(), limit: json, body: typeOf[wire.Hashes](), summary: "Which of these blobs the account does not have", mount: answers((*api).missing)},
+		{method: put, path: "/v1/blobs/{hash}", roles: submitters(), raw: true, status: http.StatusNoContent, summary: "Store a blob of at most 8 MiB", serve: a.putBlob},
+		{method: get, path: "/v1/blobs/{hash}", roles: people(), summary: "The bytes of a blob", content: "application/octet-stream", serve: a.getBlob},
+		{method: post, path: "/v1/trees", roles: submitters(), limit: json, body: typeOf[wire.Tree](), summary: "Declare a stored blob to be a tree", mount: does((*api).commit)},
+
+		{method: get, path: "/v1/nodes", roles: people(), summary: "List nodes", mount: answers((*api).listNodes)},
+		{method: get, path: "/v1/nodes/{node}", roles: people(), summary: "One node", mount: answers((*api).node)},
+		{method: post, path: "/v1/nodes/{node}/intent", roles: owners(), mutates: true, limit: json, body: typeOf[wire.IntentChange](), summary: "Order a node open, draining or closed", mount: answers((*api).setIntent)},
+		{method: del, path: "/v1/nodes/{node}", roles: owners(), mutates: true, summary: "Forget a node", mount: does((*api).removeNode)},
+
+		{method: post, path: "/v1/tokens", roles: granters(), mutates: true, limit: json, body: typeOf[wire.NewToken](), status: http.StatusCreated, summary: "Make a token; its secret is shown once", mount: answers((*api).createToken)},
+		{method: get, path: "/v1/tokens", roles: people(), summary: "List tokens, without their secrets", mount: answers((*api).listTokens)},
+		{method: del, path: "/v1/tokens/{token}", roles: granters(), mutates: true, summary: "End a token at once", mount: does((*api).revokeToken)},
+		{method: post, path: "/v1/accounts", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewAccount](), status: http.StatusCreated, summary: "Make an account", mount: answers((*api).createAccount)},
+		{method: get, path: "/v1/accounts", roles: admins(), summary: "List accounts", mount: answers((*api).listAccounts)},
+		{method: put, path: "/v1/accounts/{account}/quota", roles: admins(), mutates: true, limit: json, body: typeOf[offpeak.Quota](), summary: "Bound what an account may use", mount: answers((*api).setQuota)},
+		{method: post, path: "/v1/accounts/{account}/members", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewMember](), status: http.StatusCreated, summary: "Add a member; their token is shown once", mount: answers((*api).invite)},
+		{method: get, path: "/v1/accounts/{account}/members", roles: people(), summary: "List an account's members", mount: answers((*api).members)},
+		{method: del, path: "/v1/accounts/{account}/members/{member}", roles: admins(), mutates: true, summary: "Remove a member and revoke their tokens", mount: does((*api).removeMember)},
+
+		{method: post, path: "/v1/node/enrol", roles: []offpeak.Role{offpeak.RoleJoin}, limit: json, body: typeOf[wire.Enrol](), status: http.StatusCreated, summary: "Turn a join token into a node", mount: answers((*api).enrol)},
+		{method: post, path: "/v1/node/challenge", signed: true, summary: "Something to sign", mount: answers((*api).challenge)},
+		{method: post, path: "/v1/node/session", signed: true, limit: json, body: typeOf[wire.OpenSession](), summary: "Open a node's session, by signature", mount: answers((*api).openSession)},
+		{method: post, path: "/v1/node/heartbeat", roles: nodes(), limit: json, body: typeOf[wire.Heartbeat](), answer: typeOf[wire.Sync](), summary: "Report what a node holds, learn what it should hold", serve: a.heartbeat},
+		{method: get, path: "/v1/node/stream", roles: nodes(), stream: true, summary: "What the node should hold, whenever it changes", content: "application/x-ndjson", answer: typeOf[wire.Sync](), serve: a.stream},
+		{method: post, path: "/v1/node/reports", roles: nodes(), limit: json, body: typeOf[wire.Reports](), answer: typeOf[wire.ReportResults](), summary: "Report how leases fare", serve: a.reports},
+		{method: put, path: "/v1/node/inventory", roles: nodes(), limit: json, body: typeOf[offpeak.Inventory](), summary: "Say what the node has", mount: does((*api).setInventory)},
+		{method: post, path: "/v1/node/leave", roles: nodes(), summary: "Remove the node that asks", mount: does((*api).leave)},
+		{method: get, path: "/v1/node/leases/{lease}", roles: nodes(), summary: "A lease with what is needed to run it", mount: answers((*api).work)},
+		{method: post, path: "/v1/node/leases/{lease}/logs", roles: nodes(), limit: int64(wire.MaxInlineLog), raw: true, answer: typeOf[wire.LogEnd](), summary: "Append to a lease's log",
+			query: []param{{"attempt", "the lease's attempt"}, {"stream", "stdout or stderr"}, {"offset", "where the piece begins"}}, serve: a.appendLog},
+		{method: post, path: "/v1/node/leases/{lease}/checkpoints", roles: nodes(), limit: json, body: typeOf[wire.NewCheckpoint](), status: http.StatusCreated, summary: "Declare a stored tree to be a checkpoint", mount: answers((*api).addCheckpoint)},
+		{method: post, path: "/v1/node/leases/{lease}/blobs/missing", roles: nodes(), limit: json, body: typeOf[wire.Hashes](), summary: "Which of these blobs the job's account does not have", mount: answers((*api).leaseMissing)},
+		{method: put, path: "/v1/node/leases/{lease}/blobs/{hash}", roles: nodes(), raw: true, status: http.StatusNoContent, summary: "Store a blob for the job's account", serve: a.putLeaseBlob},
+		{method: get, path: "/v1/node/leases/{lease}/blobs/{hash}", roles: nodes(), summary: "The bytes of a blob that the lease may read", content: "application/octet-stream", serve: a.getLeaseBlob},
+		{method: post, path: "/v1/node/leases/{lease}/trees", roles: nodes(), limit: json, body: typeOf[wire.Tree](), summary: "Declare a stored blob to be a tree of the job's account", mount: does((*api).leaseCommit)},
+	}
+	for i := range table {
+		if table[i].status == 0 && table[i].serve != nil {
+			table[i].status = http.StatusOK
+		}
+	}
+	return table
+}
+
+// none is the input of a route without parameters.
+type none struct{}
+
+// answer is how huma wants an answer with a body.
+type answer[O any] struct{ Body O }
+
+// answers makes a typed route of a method that answers something.
+func answers[I, O any](do func(a *api, ctx context.Context, c *caller, in *I) (O, error)) func(*api, huma.API, huma.Operation) {
+	return func(a *api, api huma.API, op huma.Operation) {
+		huma.Register(api, op, func(ctx context.Context, in *I) (*answer[O], error) {
+			c := callerOf(ctx)
+			out, err := do(a, ctx, c, in)
+			if err != nil {
+				return nil, statusError{a.problem(c.Header(), op.Path, err)}
+			}
+			return &answer[O]{out}, nil
+		})
+	}
+}
+
+// does makes a typed route of a method that answers nothing.
+func does[I any](do func(a *api, ctx context.Context, c *caller, in *I) error) func(*api, huma.API, huma.Operation) {
+	return func(a *api, api huma.API, op huma.Operation) {
+		huma.Register(api, op, func(ctx context.Context, in *I) (*none, error) {
+			c := callerOf(ctx)
+			if err := do(a, ctx, c, in); err != nil {
+				return nil, statusError{a.problem(c.Header(), op.Path, err)}
+			}
+			return nil, nil
+		})
+	}
+}

@@ -1,0 +1,246 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"time"
+
+	"offpeak"
+	"offpeak/placement"
+	"offpeak/store"
+)
+
+// claimBatch is the most claims that share a transaction.
+const claimBatch = 64
+
+// attempt is one job on its way to one node.
+type attempt struct {
+	item  *item
+	claim store.Claim
+}
+
+// dispatch matches queued jobs with nodes and claims, until ctx is done. It is
+// woken by what may let a job go on: a submission, a requeue, a node or
+// resources that came free, the end of a pause. What arrives while a claim is
+// being committed shares the next one.
+func (h *Hub) dispatch(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-h.loaded:
+	}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		unread := h.reloadStale(ctx)
+		batch, due := h.match(h.env.Now())
+		if len(batch) > 0 {
+			h.wake() // another worker may go on meanwhile
+			h.claim(ctx, batch)
+			continue
+		}
+		wait := time.Hour
+		if !due.IsZero() {
+			wait = max(due.Sub(h.env.Now()), time.Millisecond)
+		}
+		if unread {
+			wait = min(wait, time.Second)
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+		case <-h.wakeup:
+		case <-timer.C:
+		}
+	}
+	return nil
+}
+
+// reloadStale reads nodes anew of which the picture may be wrong, and says
+// whether some could not be read.
+func (h *Hub) reloadStale(ctx context.Context) (unread bool) {
+	h.mu.Lock()
+	var ids []offpeak.NodeID
+	for id := range h.stale {
+		ids = append(ids, id)
+	}
+	clear(h.stale)
+	h.mu.Unlock()
+	for _, id := range ids {
+		if err := h.reload(ctx, id); err != nil {
+			unread = true
+			h.mu.Lock()
+			h.stale[id] = struct{}{}
+			h.mu.Unlock()
+		}
+	}
+	return unread
+}
+
+// match takes jobs off the queue in order, each with its best node, and holds
+// the nodes' resources for them. Holding before the lock is given back is the
+// lock in the process: whoever looks at the node next sees it taken, so claims
+// of one hub never collide on it. due is when the next pause ends.
+func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	due = h.queue.wake(now.UnixMicro())
+	if len(h.freed) > 0 {
+		h.queue.unpark(h.mayGoOn)
+		clear(h.freed)
+	}
+	for len(batch) < claimBatch {
+		it := h.queue.first()
+		if it == nil {
+			break
+		}
+		job := it.placement()
+		best, ok := h.fleet.Best(job)
+		if !ok {
+			h.queue.park(it.class, false)
+			continue
+		}
+		lease, err := h.newLease()
+		if err != nil {
+			h.env.Log.Error("no claim made", "err", err)
+			break
+		}
+		h.queue.remove(it.job)
+		if !h.cfg.NoProcessLock {
+			h.fleet.Hold(best.Node, lease, best.Resources)
+		}
+		batch = append(batch, attempt{it, store.Claim{
+			Job: it.job, Attempt: job.Attempt, Node: best.Node, Lease: lease,
+			Resources: best.Resources, Price: best.Price, OfferFor: h.cfg.Offer,
+			Placement: record(best),
+		}})
+	}
+	return batch, due
+}
+
+// mayGoOn says whether a node that came free may take the class's jobs.
+func (h *Hub) mayGoOn(c *class) bool {
+	if c.quota {
+		return false
+	}
+	job := placement.Job{Account: c.key.account, Driver: c.key.driver, Requirements: c.asks}
+	for id := range h.freed {
+		if h.fleet.MayFit(job, id) {
+			return true
+		}
+	}
+	return false
+}
+
+// record is what is kept of a choice with its event.
+func record(c placement.Candidate) json.RawMessage {
+	b := append(make([]byte, 0, 64), `{"policy":"cheapest","score":`...)
+	b = strconv.AppendFloat(b, c.Score, 'g', 6, 64)
+	b = append(b, `,"candidates":`...)
+	b = strconv.AppendInt(b, int64(c.Fits), 10)
+	return append(b, '}')
+}
+
+// claim asks the store for the leases and settles what became of each.
+func (h *Hub) claim(ctx context.Context, batch []attempt) {
+	claims := make([]store.Claim, len(batch))
+	for i := range batch {
+		claims[i] = batch[i].claim
+	}
+	h.metrics.batch.Observe(float64(len(batch)))
+	results, err := h.env.Store.Claim(ctx, claims)
+	if err != nil || len(results) != len(batch) {
+		h.unclaimed(ctx, batch, err)
+		return
+	}
+	changes := make([]store.Change, 0, len(results))
+	for i := range results {
+		if a, r := batch[i], &results[i]; r.Err == nil {
+			h.mu.Lock()
+			if h.cfg.NoProcessLock {
+				h.stale[a.claim.Node] = struct{}{}
+			} else {
+				h.fleet.Confirm(a.claim.Node, a.claim.Lease)
+			}
+			h.mu.Unlock()
+			h.metrics.claims.Inc()
+			changes = append(changes, r.Change)
+		}
+	}
+	h.apply(changes...)
+	for i := range results {
+		if results[i].Err != nil {
+			h.lost(ctx, batch[i], results[i].Err)
+		}
+	}
+}
+
+// lost settles a claim that the store refused: the node is read anew, and the
+// job matched again if it is still queued.
+func (h *Hub) lost(ctx context.Context, a attempt, err error) {
+	asks := a.item.class.key.asks
+	if errors.Is(err, offpeak.ErrQuota) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.fleet.Release(a.claim.Node, a.claim.Lease)
+		h.freed[a.claim.Node] = struct{}{}
+		if it := h.queue.add(a.item.queued(), asks, h.env.Now()); !it.paused {
+			h.queue.park(it.class, true)
+		}
+		return
+	}
+	h.metrics.conflicts.Inc()
+	h.env.Log.Debug("claim lost", "job", a.claim.Job, "attempt", a.claim.Attempt, "node", a.claim.Node, "err", err)
+	q, again := h.requeued(ctx, a.item)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fleet.Release(a.claim.Node, a.claim.Lease)
+	h.stale[a.claim.Node] = struct{}{}
+	if again {
+		h.queue.repause(q, asks, bump(a.item.lost), h.env.Now())
+	}
+}
+
+// requeued reads a job whose claim was refused: is it still to be matched?
+func (h *Hub) requeued(ctx context.Context, it *item) (store.Queued, bool) {
+	j, err := h.env.Store.Job(ctx, "", it.job)
+	switch {
+	case errors.Is(err, offpeak.ErrNotFound):
+		return store.Queued{}, false
+	case err != nil:
+		h.doubt.Store(true)
+		q := it.queued()
+		q.NotBefore = h.env.Now().Add(time.Second)
+		return q, true
+	case j.State != offpeak.JobQueued:
+		return store.Queued{}, false
+	}
+	q := queued(&j)
+	q.Avoid = it.avoid
+	return q, true
+}
+
+// unclaimed settles a batch of which nothing is known: it may be committed or
+// not. The nodes are read anew and the jobs tried again a little later; those
+// that were committed will be refused then, and their nodes learn of them with
+// their next heartbeat.
+func (h *Hub) unclaimed(ctx context.Context, batch []attempt, err error) {
+	if ctx.Err() == nil {
+		h.env.Log.Warn("claim", "jobs", len(batch), "err", h.failed(err))
+	}
+	now := h.env.Now()
+	h.mu.Lock()
+	for _, a := range batch {
+		h.fleet.Release(a.claim.Node, a.claim.Lease)
+		h.stale[a.claim.Node] = struct{}{}
+		q := a.item.queued()
+		q.NotBefore = now.Add(time.Second)
+		h.queue.add(q, a.item.class.key.asks, now)
+	}
+	h.mu.Unlock()
+	for _, a := range batch {
+		h.peers.changed(a.claim.Node, 0)
+	}
+}

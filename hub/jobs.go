@@ -1,0 +1,100 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"offpeak"
+	"offpeak/store"
+)
+
+// longestWait is how long one call of WaitJob waits at most.
+const longestWait = time.Minute
+
+// Submit validates, stores and queues a job.
+func (h *Hub) Submit(ctx context.Context, op store.Op, account offpeak.AccountID, spec offpeak.Spec) (offpeak.Job, error) {
+	return h.submit(ctx, op, account, spec, "")
+}
+
+func (h *Hub) submit(ctx context.Context, op store.Op, account offpeak.AccountID, spec offpeak.Spec, retryOf offpeak.JobID) (offpeak.Job, error) {
+	spec = spec.WithDefaults()
+	if err := spec.Validate(); err != nil {
+		return offpeak.Job{}, err
+	}
+	if !op.ID.Valid() {
+		return offpeak.Job{}, &offpeak.FieldError{Field: "operation", Value: string(op.ID), Rule: "is 1 to 64 bytes of A-Z a-z 0-9 _ -"}
+	}
+	if err := h.disk.full(); err != nil {
+		return offpeak.Job{}, fmt.Errorf("submit: %w", err)
+	}
+	id, err := h.newID("job")
+	if err != nil {
+		return offpeak.Job{}, err
+	}
+	j, err := h.env.Store.Submit(ctx, op, store.NewJob{ID: offpeak.JobID(id), Account: account, Spec: spec, RetryOf: retryOf})
+	if err != nil {
+		return offpeak.Job{}, fmt.Errorf("submit: %w", h.failed(err))
+	}
+	h.metrics.submitted.Inc()
+	if j.State == offpeak.JobQueued {
+		q := queued(&j)
+		asks := asksText(q.Requirements)
+		now := h.env.Now()
+		h.mu.Lock()
+		h.queue.add(q, asks, now)
+		h.mu.Unlock()
+		h.wake()
+	}
+	h.tail.ring()
+	return j, nil
+}
+
+// Retry submits an ended job's spec again; ErrConflict while it has not ended.
+func (h *Hub) Retry(ctx context.Context, op store.Op, account offpeak.AccountID, job offpeak.JobID) (offpeak.Job, error) {
+	j, err := h.env.Store.Job(ctx, account, job)
+	if err != nil {
+		return offpeak.Job{}, fmt.Errorf("retry job %s: %w", job, err)
+	}
+	if !j.State.Terminal() {
+		return offpeak.Job{}, fmt.Errorf("retry job %s: it is %s and has not ended: %w", job, j.State, offpeak.ErrConflict)
+	}
+	return h.submit(ctx, op, j.Account, j.Spec, job)
+}
+
+// Cancel cancels a job and tells its node at once.
+func (h *Hub) Cancel(ctx context.Context, op store.Op, account offpeak.AccountID, job offpeak.JobID) (offpeak.Job, error) {
+	c, err := h.env.Store.Cancel(ctx, op, account, job, "")
+	if err != nil {
+		return offpeak.Job{}, fmt.Errorf("cancel job %s: %w", job, h.failed(err))
+	}
+	h.apply(c)
+	return c.Job, nil
+}
+
+// WaitJob returns the job once it has ended, or as it is after wait.
+func (h *Hub) WaitJob(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, wait time.Duration) (offpeak.Job, error) {
+	l := h.bells.listen(string(job))
+	defer l.stop()
+	timer := time.NewTimer(min(max(wait, 0), longestWait))
+	defer timer.Stop()
+	for {
+		moved := l.next()
+		j, err := h.env.Store.Job(ctx, account, job)
+		if err != nil {
+			return offpeak.Job{}, fmt.Errorf("wait for job %s: %w", job, err)
+		}
+		if j.State.Terminal() || wait <= 0 {
+			return j, nil
+		}
+		select {
+		case <-ctx.Done():
+			return j, nil
+		case <-h.stopped:
+			return j, nil
+		case <-timer.C:
+			return j, nil
+		case <-moved:
+		}
+	}
+}

@@ -1,0 +1,313 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"offpeak"
+	"offpeak/blob"
+	"offpeak/store"
+	"offpeak/wire"
+)
+
+const (
+	// inlineLog is the longest piece of a log that is kept in the store itself.
+	inlineLog = 64 << 10
+	// logPage is how many segments are read at once.
+	logPage = 64
+	// logPatience is how long a follower waits before it looks without having
+	// been woken, in case another hub took the bytes.
+	logPatience = 5 * time.Second
+)
+
+// AppendLog stores a piece of a log and wakes its followers.
+func (h *Hub) AppendLog(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID, attempt offpeak.Attempt, stream string, offset int64, data []byte) (end int64, err error) {
+	if err := h.disk.full(); err != nil {
+		return 0, fmt.Errorf("append log of %s: %w", lease, err)
+	}
+	a, err := h.logPiece(ctx, node, lease, wire.LogPiece{Stream: stream, Offset: offset, Data: data})
+	if err != nil {
+		return 0, fmt.Errorf("append log of %s: %w", lease, err)
+	}
+	if end, err = h.env.Store.AppendLog(ctx, node, lease, attempt, a); err != nil {
+		return 0, fmt.Errorf("append log of %s: %w", lease, err)
+	}
+	h.bells.ring(string(lease))
+	return end, nil
+}
+
+// logPiece makes a piece ready for the store: long ones become blobs.
+func (h *Hub) logPiece(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID, in wire.LogPiece) (store.LogAppend, error) {
+	switch {
+	case in.Stream != "stdout" && in.Stream != "stderr":
+		return store.LogAppend{}, &offpeak.FieldError{Field: "stream", Value: in.Stream, Rule: "is stdout or stderr"}
+	case in.Offset < 0:
+		return store.LogAppend{}, &offpeak.FieldError{Field: "offset", Value: strconv.FormatInt(in.Offset, 10), Rule: "is not negative"}
+	case len(in.Data) > int(wire.MaxInlineLog):
+		return store.LogAppend{}, fmt.Errorf("%d bytes of log, at most %d at once: %w", len(in.Data), wire.MaxInlineLog, offpeak.ErrTooLarge)
+	case len(in.Data) <= inlineLog:
+		return store.LogAppend{Stream: in.Stream, Offset: in.Offset, Data: in.Data}, nil
+	}
+	account, _, err := h.env.Store.LeaseAccount(ctx, node, lease)
+	if err != nil {
+		return store.LogAppend{}, err
+	}
+	hash := blob.Sum(in.Data)
+	if err := h.PutBlob(ctx, account, hash, bytes.NewReader(in.Data)); err != nil {
+		return store.LogAppend{}, err
+	}
+	return store.LogAppend{Stream: in.Stream, Offset: in.Offset, Blob: hash, Length: int64(len(in.Data))}, nil
+}
+
+// segmentBytes returns the bytes of a segment. The store may have cut the
+// front of a blob off, where a retry overlapped what it had.
+func (h *Hub) segmentBytes(ctx context.Context, s *store.LogSegment) ([]byte, error) {
+	if s.Blob == "" {
+		return s.Data, nil
+	}
+	r, size, err := h.env.Blobs.Open(ctx, s.Blob)
+	if err != nil {
+		return nil, fmt.Errorf("open log segment: %w", err)
+	}
+	defer r.Close()
+	data := make([]byte, size)
+	if _, err := io.ReadFull(r, data); err != nil {
+		return nil, fmt.Errorf("read log segment: %w", err)
+	}
+	// The check of the hash stands at the end of the bytes.
+	if _, err := r.Read(make([]byte, 1)); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read log segment: %w", err)
+	}
+	if int64(size) < s.Length {
+		return nil, fmt.Errorf("read log segment: %d of %d bytes: %w", size, s.Length, offpeak.ErrStorage)
+	}
+	return data[int64(size)-s.Length:], nil
+}
+
+// FollowLog walks over the log of all attempts and both streams in the order
+// of arrival, from after ("" or "attempt.n"). With follow it waits for more
+// until the job has ended.
+func (h *Hub) FollowLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, after string, follow bool) iter.Seq2[wire.LogRecord, error] {
+	return func(yield func(wire.LogRecord, error) bool) {
+		if err := h.followLog(ctx, account, job, after, follow, yield); err != nil && ctx.Err() == nil {
+			yield(wire.LogRecord{}, fmt.Errorf("follow log of %s: %w", job, err))
+		}
+	}
+}
+
+// followLog reads the job's state before its segments: a log is whole before
+// its attempt's end shows, so what is read after an end is all there is.
+func (h *Hub) followLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, after string, follow bool, yield func(wire.LogRecord, error) bool) error {
+	attempt, n, err := parseAfter(after)
+	if err != nil {
+		return err
+	}
+	onJob := h.bells.listen(string(job))
+	defer onJob.stop()
+	for {
+		moved := onJob.next()
+		j, err := h.env.Store.Job(ctx, account, job)
+		if err != nil {
+			return err
+		}
+		leases, err := h.env.Store.Attempts(ctx, account, job)
+		if err != nil {
+			return err
+		}
+		for i := range leases {
+			l := &leases[i]
+			if l.Attempt < attempt {
+				continue
+			}
+			if l.Attempt > attempt {
+				attempt, n = l.Attempt, 0
+			}
+			wait := follow && !l.State.Terminal()
+			goOn, err := h.followAttempt(ctx, account, l, &n, wait, moved, yield)
+			if err != nil || !goOn {
+				return err
+			}
+		}
+		if j.State.Terminal() || !follow {
+			return nil
+		}
+		if !h.waitFor(ctx, moved, nil) {
+			return ctx.Err()
+		}
+	}
+}
+
+// followAttempt yields one attempt's segments after n. With wait it goes on
+// until the job moves. It says whether the walk goes on.
+func (h *Hub) followAttempt(ctx context.Context, account offpeak.AccountID, l *offpeak.Lease, n *int64, wait bool, moved <-chan struct{}, yield func(wire.LogRecord, error) bool) (bool, error) {
+	onLease := h.bells.listen(string(l.ID))
+	defer onLease.stop()
+	for {
+		more := onLease.next()
+		segments, err := h.env.Store.LogSegments(ctx, account, l.ID, *n, logPage)
+		if err != nil {
+			return false, err
+		}
+		for i := range segments {
+			s := &segments[i]
+			data, err := h.segmentBytes(ctx, s)
+			if err != nil {
+				return false, err
+			}
+			*n = s.N
+			if !yield(wire.LogRecord{Attempt: l.Attempt, N: s.N, Stream: s.Stream, Offset: s.Offset, Data: data}, nil) {
+				return false, nil
+			}
+		}
+		if len(segments) > 0 {
+			continue
+		}
+		if !wait {
+			return true, nil
+		}
+		select {
+		case <-moved:
+			return true, nil // read the state again; it comes back here if the attempt goes on
+		default:
+		}
+		if !h.waitFor(ctx, moved, more) {
+			return false, ctx.Err()
+		}
+	}
+}
+
+// waitFor waits until one of two bells rings, or a while. It says whether to
+// go on.
+func (h *Hub) waitFor(ctx context.Context, one, other <-chan struct{}) bool {
+	t := time.NewTimer(logPatience)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-h.stopped:
+		return false
+	case <-one:
+	case <-other:
+	case <-t.C:
+	}
+	return true
+}
+
+func parseAfter(after string) (offpeak.Attempt, int64, error) {
+	if after == "" {
+		return 0, 0, nil
+	}
+	a, n, ok := strings.Cut(after, ".")
+	attempt, err := strconv.Atoi(a)
+	number, err2 := strconv.ParseInt(n, 10, 64)
+	if !ok || err != nil || err2 != nil || attempt < 0 || number < 0 {
+		return 0, 0, &offpeak.FieldError{Field: "after", Value: after, Rule: "is attempt.n of the last record read, for example 1.42"}
+	}
+	return offpeak.Attempt(attempt), number, nil
+}
+
+// ReadLog walks over the bytes of one stream of one attempt (0: the newest)
+// from offset. With follow it waits for more until the attempt has ended; the
+// newest attempt of a job that has none yet is waited for too.
+func (h *Hub) ReadLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, attempt offpeak.Attempt, stream string, offset int64, follow bool) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		if err := h.readLog(ctx, account, job, attempt, stream, offset, follow, yield); err != nil && ctx.Err() == nil {
+			yield(nil, fmt.Errorf("read log of %s: %w", job, err))
+		}
+	}
+}
+
+func (h *Hub) readLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, attempt offpeak.Attempt, stream string, offset int64, follow bool, yield func([]byte, error) bool) error {
+	if stream != "stdout" && stream != "stderr" {
+		return &offpeak.FieldError{Field: "stream", Value: stream, Rule: "is stdout or stderr"}
+	}
+	if offset < 0 || attempt < 0 {
+		return &offpeak.FieldError{Field: "offset", Value: strconv.FormatInt(offset, 10), Rule: "is not negative, nor is attempt"}
+	}
+	onJob := h.bells.listen(string(job))
+	defer onJob.stop()
+	var onLease *listener
+	for {
+		moved := onJob.next()
+		j, err := h.env.Store.Job(ctx, account, job)
+		if err != nil {
+			return err
+		}
+		leases, err := h.env.Store.Attempts(ctx, account, job)
+		if err != nil {
+			return err
+		}
+		if attempt == 0 {
+			attempt = j.Attempt
+		}
+		var l *offpeak.Lease
+		for i := range leases {
+			if leases[i].Attempt == attempt {
+				l = &leases[i]
+			}
+		}
+		var more <-chan struct{}
+		if l != nil {
+			if onLease == nil { // the attempt is settled now, so once is enough
+				onLease = h.bells.listen(string(l.ID))
+				defer onLease.stop()
+			}
+			more = onLease.next()
+			offset, err = h.readStream(ctx, account, l, stream, offset, yield)
+			if err != nil {
+				return err
+			}
+			if offset < 0 {
+				return nil
+			}
+		}
+		switch {
+		case !follow, l != nil && l.State.Terminal(), l == nil && j.State.Terminal():
+			return nil
+		case l == nil && attempt > j.Attempt:
+			return fmt.Errorf("attempt %d: %w", attempt, offpeak.ErrNotFound)
+		}
+		if !h.waitFor(ctx, moved, more) {
+			return ctx.Err()
+		}
+	}
+}
+
+// readStream yields what is stored of a stream from offset and returns where
+// it ends, −1 when the reader has had enough.
+func (h *Hub) readStream(ctx context.Context, account offpeak.AccountID, l *offpeak.Lease, stream string, offset int64, yield func([]byte, error) bool) (int64, error) {
+	for {
+		segments, err := h.env.Store.LogAt(ctx, account, l.ID, stream, offset, logPage)
+		if err != nil {
+			return 0, err
+		}
+		before := offset
+		for i := range segments {
+			s := &segments[i]
+			if s.Offset+s.Length <= offset {
+				continue
+			}
+			data, err := h.segmentBytes(ctx, s)
+			if err != nil {
+				return 0, err
+			}
+			if skip := offset - s.Offset; skip > 0 {
+				data = data[skip:]
+			}
+			if !yield(data, nil) {
+				return -1, nil
+			}
+			offset = s.Offset + s.Length
+		}
+		if offset == before {
+			return offset, nil
+		}
+	}
+}

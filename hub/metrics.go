@@ -1,0 +1,84 @@
+package hub
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"offpeak"
+)
+
+// metrics are the hub's own, in a registry of their own.
+type metrics struct {
+	registry *prometheus.Registry
+
+	submitted, claims, conflicts, beats, expired, amnesties, pruned, collected prometheus.Counter
+
+	batch, beatBatch prometheus.Histogram
+	reports          *prometheus.CounterVec
+	jobs             *prometheus.GaugeVec
+}
+
+func newMetrics(h *Hub) *metrics {
+	m := &metrics{registry: prometheus.NewRegistry()}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "offpeak", Name: name, Help: help})
+		m.registry.MustRegister(c)
+		return c
+	}
+	m.submitted = counter("jobs_submitted_total", "Jobs accepted.")
+	m.claims = counter("claims_total", "Leases offered.")
+	m.conflicts = counter("claim_conflicts_total", "Claims that lost a race and were matched again.")
+	m.beats = counter("heartbeats_total", "Heartbeats received.")
+	m.expired = counter("leases_expired_total", "Leases taken back after silence.")
+	m.amnesties = counter("amnesties_total", "Times at which everyone was given a full timeout anew.")
+	m.pruned = counter("rows_pruned_total", "Rows removed by retention.")
+	m.collected = counter("blobs_collected_total", "Holds on blobs removed because nothing refers to them.")
+	sizes := prometheus.ExponentialBuckets(1, 2, 10)
+	m.batch = prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "offpeak", Name: "claim_batch_size", Help: "Claims that shared a commit.", Buckets: sizes})
+	m.beatBatch = prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "offpeak", Name: "heartbeat_batch_size", Help: "Heartbeats that shared a commit.", Buckets: sizes})
+	m.reports = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "offpeak", Name: "reports_total", Help: "Reports applied, by kind."}, []string{"kind"})
+	m.jobs = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "offpeak", Name: "jobs", Help: "Jobs by state, as last counted (every 30 s)."}, []string{"state"})
+	m.registry.MustRegister(m.batch, m.beatBatch, m.reports, m.jobs)
+	gauge := func(name, help string, read func() float64) {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "offpeak", Name: name, Help: help}, read))
+	}
+	gauge("queue_depth", "Jobs in the queue in memory.", func() float64 {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return float64(len(h.queue.items))
+	})
+	gauge("queue_classes_parked", "Kinds of requirements that no node fits now.", func() float64 {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return float64(len(h.queue.parked))
+	})
+	for _, l := range offpeak.Livenesses() {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "offpeak", Name: "nodes", Help: "Nodes by liveness.", ConstLabels: prometheus.Labels{"liveness": string(l)},
+		}, func() float64 {
+			n := 0
+			h.peers.all(func(p *peer) {
+				if p.liveness == l {
+					n++
+				}
+			})
+			return float64(n)
+		}))
+	}
+	gauge("event_cursor", "The newest event's cursor.", func() float64 {
+		h.tail.mu.Lock()
+		defer h.tail.mu.Unlock()
+		return float64(h.tail.last)
+	})
+	gauge("disk_used_ratio", "How full the hub's disk is; 0 where unknown.", h.disk.share)
+	return m
+}
+
+// counted takes a count of jobs by state.
+func (m *metrics) counted(counts map[offpeak.JobState]int) {
+	for _, s := range offpeak.JobStates() {
+		m.jobs.WithLabelValues(string(s)).Set(float64(counts[s]))
+	}
+}
+
+// Metrics is the registry of the hub's metrics.
+func (h *Hub) Metrics() *prometheus.Registry { return h.metrics.registry }

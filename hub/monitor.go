@@ -1,0 +1,161 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"offpeak"
+	"offpeak/placement"
+	"offpeak/store"
+)
+
+// expireBatch is the most leases that one call takes back.
+const expireBatch = 256
+
+// monitor takes back leases whose holders are silent, marks nodes late and
+// offline, and stops what runs over its limits. It counts only silence that
+// this hub observed: when the hub itself was not able to listen or to write,
+// everyone gets a full timeout anew first.
+func (h *Hub) monitor(ctx context.Context) error {
+	ticker := time.NewTicker(h.cfg.Tick)
+	defer ticker.Stop()
+	last := h.env.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		now := h.env.Now()
+		gap := max(now.Sub(last), now.Round(0).Sub(last.Round(0)))
+		last = now
+		if h.stalled.Swap(false) || gap > h.patience()+h.cfg.Tick {
+			h.env.Log.Warn("the hub was not listening; nobody's silence counts", "for", gap)
+			if err := h.amnesty(ctx); err != nil {
+				h.stalled.Store(true)
+				h.refused(ctx, "grant amnesty", err)
+				continue
+			}
+			last = h.env.Now()
+			continue
+		}
+		h.overdue(ctx, now)
+		if err := h.expire(ctx); err != nil {
+			h.refused(ctx, "expire leases", err)
+			continue
+		}
+		if err := h.silence(ctx, now); err != nil {
+			h.refused(ctx, "note down silence", err)
+		}
+	}
+}
+
+// patience is how late the hub's own work may be before it distrusts itself:
+// three ticks, or a share of the timeout where ticks are much shorter.
+func (h *Hub) patience() time.Duration {
+	return max(3*h.cfg.Tick, min(h.cfg.Timeout/4, time.Second))
+}
+
+// refused notes that the store did not do what the monitor asked.
+func (h *Hub) refused(ctx context.Context, what string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	h.env.Log.Warn(what, "err", err)
+	if errors.Is(err, offpeak.ErrUnavailable) {
+		h.stalled.Store(true)
+		h.doubt.Store(true)
+	}
+}
+
+// amnesty gives everyone a full timeout to speak from now on. The timeout is
+// the longest that any node was granted.
+func (h *Hub) amnesty(ctx context.Context) error {
+	longest := h.cfg.Timeout
+	h.peers.all(func(p *peer) { longest = max(longest, min(p.granted, 5*h.cfg.Timeout)) })
+	if err := h.env.Store.Amnesty(ctx, longest); err != nil {
+		return err
+	}
+	now := h.env.Now()
+	h.peers.all(func(p *peer) {
+		if p.heard.Before(now) {
+			p.heard = now
+		}
+		p.beaten = time.Time{} // the gap was the hub's
+	})
+	h.metrics.amnesties.Inc()
+	return nil
+}
+
+// expire takes back what the store finds expired, in batches.
+func (h *Hub) expire(ctx context.Context) error {
+	for {
+		changes, err := h.env.Store.Expire(ctx, expireBatch)
+		if err != nil {
+			return err
+		}
+		h.metrics.expired.Add(float64(len(changes)))
+		for i := range changes {
+			if l := changes[i].Lease; l != nil {
+				h.env.Log.Info("lease expired", "lease", l.ID, "job", l.Job, "attempt", l.Attempt, "node", l.Node, "reason", l.Reason)
+			}
+		}
+		h.apply(changes...)
+		if len(changes) < expireBatch {
+			return nil
+		}
+	}
+}
+
+// silence marks nodes late that missed three heartbeats, and offline that were
+// silent for the timeout they had been granted.
+func (h *Hub) silence(ctx context.Context, now time.Time) error {
+	type mute struct {
+		node offpeak.NodeID
+		to   offpeak.Liveness
+		span time.Duration
+	}
+	var mutes []mute
+	h.peers.all(func(p *peer) {
+		silent := now.Sub(p.heard)
+		timeout := max(p.granted, h.cfg.Timeout)
+		late := min(3*h.cfg.Interval+p.jitterLocked(), timeout)
+		switch {
+		case p.liveness == offpeak.NodeOffline:
+		case silent > timeout:
+			mutes = append(mutes, mute{p.id, offpeak.NodeOffline, timeout})
+		case silent > late && p.liveness == offpeak.NodeOnline:
+			mutes = append(mutes, mute{p.id, offpeak.NodeLate, late})
+		}
+	})
+	if len(mutes) == 0 {
+		return nil
+	}
+	at, err := h.env.Store.Now(ctx)
+	if err != nil {
+		return err
+	}
+	changes := make([]store.LivenessChange, len(mutes))
+	to := make(map[offpeak.NodeID]offpeak.Liveness, len(mutes))
+	for i, m := range mutes {
+		changes[i] = store.LivenessChange{Node: m.node, To: m.to, HeardBefore: at.Add(-m.span)}
+		to[m.node] = m.to
+	}
+	moved, err := h.env.Store.SetLiveness(ctx, changes)
+	if err != nil {
+		return fmt.Errorf("set liveness: %w", err)
+	}
+	for _, id := range moved {
+		l := to[id]
+		p := h.peers.get(id)
+		p.mu.Lock()
+		p.liveness = l
+		p.settled = false
+		p.mu.Unlock()
+		h.changedNode(id, func(f *placement.Fleet) { f.SetLiveness(id, l) })
+		h.env.Log.Info("node fell silent", "node", id, "liveness", l)
+	}
+	return nil
+}

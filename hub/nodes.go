@@ -1,0 +1,247 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"offpeak"
+	"offpeak/placement"
+	"offpeak/store"
+	"offpeak/wire"
+)
+
+// reportsAtOnce is how many leases' reports of one request are applied side by
+// side, so that they share commits.
+const reportsAtOnce = 32
+
+// Watch returns a channel that holds a token whenever what the node should hold
+// may have changed, beginning with one, and a function that ends the watch.
+func (h *Hub) Watch(node offpeak.NodeID) (changed <-chan struct{}, stop func()) {
+	p := h.peers.get(node)
+	w := p.watch()
+	return w, func() { p.unwatch(w) }
+}
+
+// Desired is what a node should hold now.
+func (h *Hub) Desired(ctx context.Context, node offpeak.NodeID) (wire.Sync, error) {
+	revision, held, err := h.env.Store.Assignments(ctx, node)
+	if err != nil {
+		return wire.Sync{}, fmt.Errorf("read assignments of %s: %w", node, err)
+	}
+	out := wire.Sync{Revision: revision, Interval: offpeak.Duration(h.cfg.Interval), Leases: make([]wire.Desired, 0, len(held))}
+	var at time.Time
+	for i := range held {
+		a := &held[i]
+		d := desired(&a.Lease)
+		if a.Lease.State == offpeak.LeaseOffered {
+			if at.IsZero() {
+				if at, err = h.env.Store.Now(ctx); err != nil {
+					return wire.Sync{}, fmt.Errorf("read the store's time: %w", err)
+				}
+			}
+			d.Offer = offpeak.Duration(max(0, a.Lease.ExpiresAt.Sub(at)))
+			d.Work = work(a)
+		}
+		out.Leases = append(out.Leases, d)
+	}
+	return out, nil
+}
+
+// Work is one lease with what is needed to run it.
+func (h *Hub) Work(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID) (wire.Desired, error) {
+	_, held, err := h.env.Store.Assignments(ctx, node)
+	if err != nil {
+		return wire.Desired{}, fmt.Errorf("read assignments of %s: %w", node, err)
+	}
+	for i := range held {
+		if a := &held[i]; a.Lease.ID == lease {
+			d := desired(&a.Lease)
+			d.Work = work(a)
+			return d, nil
+		}
+	}
+	return wire.Desired{}, &offpeak.StaleLeaseError{Lease: lease}
+}
+
+func desired(l *offpeak.Lease) wire.Desired {
+	return wire.Desired{Lease: l.ID, Job: l.Job, Attempt: l.Attempt, State: l.State, Stop: l.Stop}
+}
+
+func work(a *store.Assignment) *wire.Work {
+	return &wire.Work{
+		JobName: a.Spec.Name, Account: a.Lease.Account, Task: a.Spec.Task, Limits: a.Spec.Limits,
+		Resources: a.Lease.Resources, Checkpoints: a.Checkpoints,
+	}
+}
+
+// Report applies reports, each for itself; those of one lease in their order.
+func (h *Hub) Report(ctx context.Context, node offpeak.NodeID, in []wire.Report) []wire.ReportResult {
+	out := make([]wire.ReportResult, len(in))
+	byLease := make(map[offpeak.LeaseID][]int, len(in))
+	var order []offpeak.LeaseID
+	for i := range in {
+		if _, seen := byLease[in[i].Lease]; !seen {
+			order = append(order, in[i].Lease)
+		}
+		byLease[in[i].Lease] = append(byLease[in[i].Lease], i)
+	}
+	apply := func(lease offpeak.LeaseID) {
+		for _, i := range byLease[lease] {
+			out[i] = h.report(ctx, node, &in[i])
+		}
+	}
+	if len(order) == 1 {
+		apply(order[0])
+		return out
+	}
+	var group sync.WaitGroup
+	slots := make(chan struct{}, reportsAtOnce)
+	for _, lease := range order {
+		slots <- struct{}{}
+		group.Go(func() {
+			apply(lease)
+			<-slots
+		})
+	}
+	group.Wait()
+	return out
+}
+
+func (h *Hub) report(ctx context.Context, node offpeak.NodeID, in *wire.Report) wire.ReportResult {
+	c, err := h.applyReport(ctx, node, in)
+	if err != nil {
+		return wire.ReportResult{Problem: wire.ProblemOf(fmt.Errorf("report %s of %s: %w", in.Kind, in.Lease, err))}
+	}
+	out := wire.ReportResult{}
+	if c.Lease != nil {
+		out.State = c.Lease.State
+	}
+	return out
+}
+
+func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Report) (store.Change, error) {
+	if err := checkReport(in); err != nil {
+		return store.Change{}, err
+	}
+	r := store.Report{
+		Node: node, Lease: in.Lease, Attempt: in.Attempt, Incarnation: in.Incarnation, Seq: in.Seq,
+		Kind: store.ReportKind(in.Kind), Ran: in.Ran, Started: in.Started, Restored: in.Restored,
+		Reason: in.Reason, Detail: in.Detail, ExitCode: in.ExitCode, Signal: in.Signal,
+		Output: in.Output, LogEnd: in.LogEnd,
+	}
+	for _, piece := range in.Logs {
+		a, err := h.logPiece(ctx, node, in.Lease, piece)
+		if err != nil {
+			return store.Change{}, err
+		}
+		r.Logs = append(r.Logs, a)
+	}
+	c, err := h.env.Store.Report(ctx, r)
+	if err != nil {
+		return store.Change{}, h.failed(err)
+	}
+	h.metrics.reports.WithLabelValues(in.Kind).Inc()
+	// Followers are woken for the bytes before the end is seen: both are there.
+	h.bells.ring(string(in.Lease))
+	h.apply(c)
+	return c, nil
+}
+
+func checkReport(in *wire.Report) error {
+	kinds := []store.ReportKind{store.ReportAccepted, store.ReportRunning, store.ReportFinishing, store.ReportEnded}
+	switch {
+	case !slices.Contains(kinds, store.ReportKind(in.Kind)):
+		return &offpeak.FieldError{Field: "kind", Value: in.Kind, Rule: "is accepted, running, finishing or ended"}
+	case in.Incarnation == "" || in.Seq <= 0:
+		return &offpeak.FieldError{Field: "seq", Value: fmt.Sprint(in.Seq), Rule: "counts from 1 within an incarnation"}
+	case in.Ran < 0:
+		return &offpeak.FieldError{Field: "ran_ms", Value: fmt.Sprint(in.Ran), Rule: "is not negative"}
+	case len(in.Detail) > 4096 || len(in.Signal) > 64:
+		return &offpeak.FieldError{Field: "detail", Rule: "is at most 4096 bytes, signal 64"}
+	}
+	if in.Reason != "" || store.ReportKind(in.Kind) == store.ReportEnded {
+		if _, known := offpeak.EndOf(in.Reason); !known {
+			return &offpeak.FieldError{Field: "reason", Value: string(in.Reason), Rule: "is a reason of the table of ends"}
+		}
+	}
+	if in.Output != "" && !in.Output.Valid() {
+		return &offpeak.FieldError{Field: "output", Value: string(in.Output), Rule: "is the hash of a stored tree"}
+	}
+	return nil
+}
+
+// AddCheckpoint declares a stored tree to be a checkpoint.
+func (h *Hub) AddCheckpoint(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID, in wire.NewCheckpoint) (offpeak.Checkpoint, error) {
+	switch {
+	case in.Name == "" || len(in.Name) > 255:
+		return offpeak.Checkpoint{}, &offpeak.FieldError{Field: "name", Value: in.Name, Rule: "is the entry's name, 1 to 255 bytes"}
+	case !in.Tree.Valid():
+		return offpeak.Checkpoint{}, &offpeak.FieldError{Field: "tree", Value: string(in.Tree), Rule: "is the hash of a stored tree"}
+	case in.Metered < 0 || in.Size < 0:
+		return offpeak.Checkpoint{}, &offpeak.FieldError{Field: "metered_ms", Rule: "is not negative, nor is size_bytes"}
+	}
+	c, err := h.env.Store.AddCheckpoint(ctx, store.NewCheckpoint{
+		Node: node, Lease: lease, Attempt: in.Attempt, Name: in.Name, Tree: in.Tree, Metered: in.Metered, Size: in.Size,
+	})
+	if err != nil {
+		return offpeak.Checkpoint{}, fmt.Errorf("add checkpoint of %s: %w", lease, h.failed(err))
+	}
+	h.tail.ring()
+	h.bells.ring(string(c.Job))
+	return c, nil
+}
+
+// SetInventory says what a node has.
+func (h *Hub) SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak.Inventory) error {
+	if err := checkInventory(&inv); err != nil {
+		return err
+	}
+	n, err := h.env.Store.SetInventory(ctx, node, inv)
+	if err != nil {
+		return fmt.Errorf("set inventory of %s: %w", node, h.failed(err))
+	}
+	h.reread(ctx, node, n.Revision)
+	return nil
+}
+
+// reread takes a node's new state into the picture and tells its watchers,
+// since leases of it may have been asked to stop.
+func (h *Hub) reread(ctx context.Context, node offpeak.NodeID, revision int64) {
+	if err := h.reload(ctx, node); err != nil {
+		h.distrust(node)
+	}
+	h.peers.changed(node, revision)
+	h.tail.ring()
+	h.wake()
+}
+
+// SetIntent orders a node open, draining or closed, and tells it at once.
+func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.AccountID, node offpeak.NodeID, in wire.IntentChange) (offpeak.Node, error) {
+	if !slices.Contains(offpeak.Intents(), in.Intent) {
+		return offpeak.Node{}, &offpeak.FieldError{Field: "intent", Value: string(in.Intent), Rule: "is open, draining or closed"}
+	}
+	n, changes, err := h.env.Store.SetIntent(ctx, op, account, node, in.Intent, in.Stop)
+	if err != nil {
+		return offpeak.Node{}, fmt.Errorf("set intent of %s: %w", node, h.failed(err))
+	}
+	h.changedNode(node, func(f *placement.Fleet) { f.SetIntent(node, n.Intent) })
+	h.apply(changes...)
+	h.peers.changed(node, n.Revision)
+	return n, nil
+}
+
+// RemoveNode forgets a node; its agent learns it with its next call.
+func (h *Hub) RemoveNode(ctx context.Context, op store.Op, account offpeak.AccountID, node offpeak.NodeID) error {
+	changes, err := h.env.Store.RemoveNode(ctx, op, account, node)
+	if err != nil {
+		return fmt.Errorf("remove node %s: %w", node, h.failed(err))
+	}
+	h.tokens.replace(node, "")
+	h.apply(changes...)
+	h.forget(node)
+	h.tail.ring()
+	return nil
+}

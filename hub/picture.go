@@ -1,0 +1,317 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"offpeak"
+	"offpeak/placement"
+	"offpeak/store"
+)
+
+// apply takes what verbs did into the picture and tells those who wait: the
+// nodes, matching, and who follows jobs and events. Changes may arrive in
+// another order than they were committed in; what each step may conclude is
+// limited accordingly.
+func (h *Hub) apply(changes ...store.Change) {
+	if len(changes) == 0 {
+		return
+	}
+	now := h.env.Now()
+	h.mu.Lock()
+	for i := range changes {
+		h.applyLocked(&changes[i], now)
+	}
+	h.mu.Unlock()
+	for i := range changes {
+		if c := &changes[i]; c.Node != "" {
+			h.peers.changed(c.Node, c.Revision)
+		}
+		if id := changes[i].Job.ID; id != "" {
+			h.bells.ring(string(id))
+		}
+	}
+	h.tail.ring()
+	h.wake()
+}
+
+func (h *Hub) applyLocked(c *store.Change, now time.Time) {
+	if l := c.Lease; l != nil {
+		if !l.State.Holds() && h.fleet.Release(l.Node, l.ID) {
+			h.freed[l.Node] = struct{}{}
+		}
+		if l.State.Terminal() {
+			h.live.drop(l.ID)
+			h.queue.unpark(func(k *class) bool { return k.quota && k.key.account == l.Account })
+		} else {
+			h.live.track(l, c.Job.Spec.Limits, now)
+		}
+	}
+	if c.NodeClosed {
+		h.fleet.SetIntent(c.Node, offpeak.NodeClosed)
+	}
+	switch it := h.queue.items[c.Job.ID]; {
+	case c.Queued != nil:
+		h.queue.add(h.elsewhere(*c.Queued, c.Lease, now), asksText(c.Queued.Requirements), now)
+	case it != nil && (c.Job.State.Terminal() || it.attempt < c.Job.Attempt):
+		// A change that is older than what queued the job again says nothing.
+		h.queue.remove(c.Job.ID)
+	}
+}
+
+// elsewhere keeps a job that a node declined, or did not answer, from going
+// straight back to it: the store counts no fault there, so nothing else would.
+func (h *Hub) elsewhere(q store.Queued, l *offpeak.Lease, now time.Time) store.Queued {
+	const pause = 250 * time.Millisecond
+	if l == nil || (l.Reason != offpeak.EndDeclined && l.Reason != offpeak.EndOfferLapsed) {
+		return q
+	}
+	q.Avoid = append(slices.Clone(q.Avoid), l.Node)
+	if at := now.Add(pause); at.After(q.NotBefore) {
+		q.NotBefore = at
+	}
+	return q
+}
+
+// wake lets a dispatch worker look for something to match.
+func (h *Hub) wake() {
+	select {
+	case h.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+// changedNode notes that a node's state in the picture changed.
+func (h *Hub) changedNode(id offpeak.NodeID, change func(*placement.Fleet)) {
+	h.mu.Lock()
+	change(h.fleet)
+	h.freed[id] = struct{}{}
+	h.mu.Unlock()
+	h.tail.ring()
+	h.wake()
+}
+
+// loadFleet reads all nodes and what is leased on them.
+func (h *Hub) loadFleet(ctx context.Context) error {
+	for cursor := ""; ; {
+		nodes, next, err := h.env.Store.Nodes(ctx, "", store.Page{Cursor: cursor, Limit: 1000})
+		if err != nil {
+			return err
+		}
+		for i := range nodes {
+			n := &nodes[i]
+			if n.Revision == 0 && n.Reserved.CPU == 0 && n.Reserved.Memory == 0 && n.Reserved.Disk == 0 && len(n.Reserved.Devices) == 0 {
+				h.setNode(*n, nil) // never had a lease: nothing more to read
+				continue
+			}
+			if err := h.reload(ctx, n.ID); err != nil {
+				return err
+			}
+		}
+		if cursor = next; cursor == "" {
+			return nil
+		}
+	}
+}
+
+// reload reads a node anew into the picture. What changes in memory while it
+// reads makes it read again, so that a lease that ends meanwhile does not come
+// back to life in the picture.
+func (h *Hub) reload(ctx context.Context, id offpeak.NodeID) error {
+	for range 5 {
+		h.mu.Lock()
+		version := h.fleet.Version(id)
+		h.mu.Unlock()
+		n, err := h.env.Store.Node(ctx, "", id)
+		if errors.Is(err, offpeak.ErrNotFound) {
+			h.forget(id)
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read node %s: %w", id, err)
+		}
+		_, held, err := h.env.Store.Assignments(ctx, id)
+		if err != nil {
+			return fmt.Errorf("read assignments of %s: %w", id, err)
+		}
+		h.mu.Lock()
+		same := h.fleet.Version(id) == version
+		h.mu.Unlock()
+		if same && h.setNodeIf(n, held, version) {
+			return nil
+		}
+	}
+	// It changes faster than it can be read: the store refuses what would not
+	// fit, and the next conflict reads it again.
+	h.mu.Lock()
+	h.stale[id] = struct{}{}
+	h.mu.Unlock()
+	return nil
+}
+
+func (h *Hub) setNode(n offpeak.Node, held []store.Assignment) {
+	h.setNodeIf(n, held, 0)
+}
+
+// setNodeIf puts a node into the picture if that still is at version.
+func (h *Hub) setNodeIf(n offpeak.Node, held []store.Assignment, version uint64) bool {
+	p := h.peers.get(n.ID)
+	p.loaded(&n, len(held) > 0, h.env.Now())
+	now := h.env.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.fleet.Version(n.ID) != version {
+		return false
+	}
+	var holds []placement.Holding
+	for i := range held {
+		l := &held[i].Lease
+		if l.State.Holds() {
+			holds = append(holds, placement.Holding{Lease: l.ID, Resources: l.Resources})
+		}
+		h.live.track(l, held[i].Spec.Limits, now)
+	}
+	h.fleet.Set(n, holds)
+	h.freed[n.ID] = struct{}{}
+	return true
+}
+
+func (h *Hub) forget(id offpeak.NodeID) {
+	h.mu.Lock()
+	h.fleet.Remove(id)
+	delete(h.freed, id)
+	delete(h.stale, id)
+	h.mu.Unlock()
+	h.peers.remove(id)
+}
+
+// loadQueue reads the whole queue, while the hub serves already. Matching
+// begins when it is whole, so that the order holds from the first claim on.
+func (h *Hub) loadQueue(ctx context.Context) error {
+	if _, _, err := h.readQueue(ctx); err != nil {
+		return fmt.Errorf("load queue: %w", err)
+	}
+	close(h.loaded)
+	h.wake()
+	return nil
+}
+
+// readQueue adds all queued jobs of the store and returns how many were new,
+// and which there are.
+func (h *Hub) readQueue(ctx context.Context) (added int, seen map[offpeak.JobID]struct{}, err error) {
+	// Rows with equal requirements may share them: their text is made once.
+	texts := make(map[*offpeak.Requirements]string)
+	seen = make(map[offpeak.JobID]struct{})
+	batch := make([]store.Queued, 0, 512)
+	put := func() {
+		asks := make([]string, len(batch))
+		for i := range batch {
+			text, known := texts[batch[i].Requirements]
+			if !known {
+				text = asksText(batch[i].Requirements)
+				texts[batch[i].Requirements] = text
+			}
+			asks[i] = text
+		}
+		now := h.env.Now()
+		h.mu.Lock()
+		before := len(h.queue.items)
+		for i := range batch {
+			h.queue.add(batch[i], asks[i], now)
+		}
+		added += len(h.queue.items) - before
+		h.mu.Unlock()
+		batch = batch[:0]
+	}
+	for q, err := range h.env.Store.Queue(ctx) {
+		if err != nil {
+			return added, seen, err
+		}
+		seen[q.Job] = struct{}{}
+		if batch = append(batch, q); len(batch) == cap(batch) {
+			put()
+		}
+	}
+	put()
+	return added, seen, nil
+}
+
+// audit compares memory with the store now and then, soon after a write of
+// unknown outcome, and reads the queue again where they go on differing. It is
+// what makes a lost answer of the store harmless.
+func (h *Hub) audit(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-h.loaded:
+	}
+	// A job on its way between store and memory counts on one side only for a
+	// moment, so one difference says nothing.
+	const convinced = 5
+	differed := 0
+	for n := 1; sleep(ctx, time.Second); n++ {
+		if n%5 == 0 {
+			h.mu.Lock()
+			h.queue.unpark(func(c *class) bool { return c.quota })
+			h.mu.Unlock()
+			h.wake()
+		}
+		if !h.doubt.Swap(false) && n%30 != 1 && differed == 0 {
+			continue
+		}
+		counts, err := h.env.Store.CountJobs(ctx, "")
+		if err != nil {
+			h.doubt.Store(true)
+			continue
+		}
+		h.metrics.counted(counts)
+		h.mu.Lock()
+		have := len(h.queue.items)
+		h.mu.Unlock()
+		if counts[offpeak.JobQueued] == have {
+			differed = 0
+		} else if differed++; differed == convinced {
+			differed = 0
+			if err := h.reconcile(ctx); err != nil {
+				h.doubt.Store(true)
+			}
+		}
+	}
+	return nil
+}
+
+// reconcile makes the queue in memory what the store has.
+func (h *Hub) reconcile(ctx context.Context) error {
+	h.mu.Lock()
+	before := make([]offpeak.JobID, 0, len(h.queue.items))
+	for id := range h.queue.items {
+		before = append(before, id)
+	}
+	h.mu.Unlock()
+	added, seen, err := h.readQueue(ctx)
+	if err != nil {
+		return fmt.Errorf("read queue again: %w", err)
+	}
+	removed := 0
+	for _, id := range before {
+		if _, there := seen[id]; there {
+			continue
+		}
+		// It may have been claimed and queued again between the two looks.
+		if j, err := h.env.Store.Job(ctx, "", id); err == nil && j.State == offpeak.JobQueued {
+			continue
+		}
+		h.mu.Lock()
+		h.queue.remove(id)
+		h.mu.Unlock()
+		removed++
+	}
+	if added+removed > 0 {
+		h.env.Log.Warn("queue in memory differed from the store", "added", added, "removed", removed)
+		h.wake()
+	}
+	return nil
+}

@@ -1,0 +1,271 @@
+// Package placement chooses the node for a job: a picture of the fleet and a
+// queued job in, the ranked nodes or the reason per node out.
+//
+// It owns the order in which nodes that fit are preferred, and the picture it
+// decides on. Whether a node fits at all is decided by offpeak's
+// Requirements.Fit and nothing else: what this package keeps beside it may
+// prune a node that Fit would refuse, never admit one. It must not know of
+// stores, networks, clocks or goroutines; time and chance reach it as
+// arguments, so a recorded decision replays exactly.
+//
+// A Fleet is not safe for concurrent use: its owner holds a lock. It is tested
+// against brute force over random fleets: the chosen node is the best of all
+// that fit, and a more demanding job never has more candidates.
+package placement
+
+import (
+	"cmp"
+	"hash/fnv"
+	"slices"
+
+	"offpeak"
+)
+
+// Fleet is the picture of all nodes: what they have and which leases hold it.
+type Fleet struct {
+	weights Weights
+	nodes   []*node // in the order they came; removal swaps the last one in
+	byID    map[offpeak.NodeID]*node
+}
+
+// node is one node of the picture with what pruning and scoring read often.
+type node struct {
+	offer offpeak.Offer
+	name  string
+	index int
+	// version grows with every change, so that a reader of the store can tell
+	// that the picture moved while it read.
+	version uint64
+	hash    uint64
+	holds   map[offpeak.LeaseID]hold
+	// vram is the memory of the free devices, ascending. mostVRAM is the last.
+	vram     []offpeak.Bytes
+	mostVRAM offpeak.Bytes
+
+	liveness     offpeak.Liveness
+	intent       offpeak.Intent
+	availability offpeak.Availability
+}
+
+// hold is what one lease holds of a node.
+type hold struct {
+	resources offpeak.Resources
+	// pending says that the claim is not committed yet: a picture read from the
+	// store does not know it and must not drop it.
+	pending bool
+}
+
+// Holding is one live lease and what it holds.
+type Holding struct {
+	Lease     offpeak.LeaseID
+	Resources offpeak.Resources
+}
+
+// NewFleet returns an empty picture that scores by w.
+func NewFleet(w Weights) *Fleet {
+	return &Fleet{weights: w, byID: make(map[offpeak.NodeID]*node)}
+}
+
+// Len counts the nodes.
+func (f *Fleet) Len() int { return len(f.nodes) }
+
+// Version tells changes of a node apart; 0 for a node that is not in the picture.
+func (f *Fleet) Version(id offpeak.NodeID) uint64 {
+	if n := f.byID[id]; n != nil {
+		return n.version
+	}
+	return 0
+}
+
+// Set puts a node as the store has it into the picture, with its leases that
+// hold resources. Claims that are still under way stay.
+func (f *Fleet) Set(in offpeak.Node, held []Holding) {
+	n := f.byID[in.ID]
+	if n == nil {
+		sum := fnv.New64a()
+		_, _ = sum.Write([]byte(in.ID))
+		n = &node{index: len(f.nodes), hash: sum.Sum64(), holds: make(map[offpeak.LeaseID]hold)}
+		f.nodes = append(f.nodes, n)
+		f.byID[in.ID] = n
+	}
+	for id, h := range n.holds {
+		if !h.pending {
+			delete(n.holds, id)
+		}
+	}
+	for _, h := range held {
+		n.holds[h.Lease] = hold{resources: h.Resources}
+	}
+	inv := in.Inventory
+	n.name = in.Name
+	n.liveness, n.intent, n.availability = in.Liveness, in.Intent, in.Availability
+	n.offer = offpeak.Offer{
+		Node: in.ID, Account: in.Account, Price: in.Ask,
+		Capacity: in.Capacity, Devices: capacityDevices(in),
+		OS: inv.OS, Arch: inv.Arch, Region: inv.Region,
+		Drivers: inv.Drivers, Labels: inv.Labels,
+	}
+	n.recount()
+}
+
+// capacityDevices are the devices that may be leased: those of the inventory
+// that the capacity names.
+func capacityDevices(n offpeak.Node) []offpeak.Device {
+	if len(n.Capacity.Devices) == len(n.Inventory.Devices) {
+		return n.Inventory.Devices
+	}
+	var out []offpeak.Device
+	for _, d := range n.Inventory.Devices {
+		if slices.Contains(n.Capacity.Devices, d.ID) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// Remove takes a node out of the picture.
+func (f *Fleet) Remove(id offpeak.NodeID) {
+	n := f.byID[id]
+	if n == nil {
+		return
+	}
+	last := f.nodes[len(f.nodes)-1]
+	f.nodes[n.index], last.index = last, n.index
+	f.nodes[len(f.nodes)-1] = nil
+	f.nodes = f.nodes[:len(f.nodes)-1]
+	delete(f.byID, id)
+}
+
+// SetLiveness notes what was measured of a node.
+func (f *Fleet) SetLiveness(id offpeak.NodeID, l offpeak.Liveness) {
+	if n := f.byID[id]; n != nil && n.liveness != l {
+		n.liveness = l
+		n.recount()
+	}
+}
+
+// SetIntent notes what was ordered for a node.
+func (f *Fleet) SetIntent(id offpeak.NodeID, i offpeak.Intent) {
+	if n := f.byID[id]; n != nil && n.intent != i {
+		n.intent = i
+		n.recount()
+	}
+}
+
+// SetAvailability notes what a node's agent says.
+func (f *Fleet) SetAvailability(id offpeak.NodeID, a offpeak.Availability) {
+	if n := f.byID[id]; n != nil && n.availability != a {
+		n.availability = a
+		n.recount()
+	}
+}
+
+// Hold reserves resources for a lease whose claim is about to be made.
+// Holding twice changes nothing.
+func (f *Fleet) Hold(id offpeak.NodeID, lease offpeak.LeaseID, r offpeak.Resources) {
+	n := f.byID[id]
+	if n == nil {
+		return
+	}
+	if _, there := n.holds[lease]; there {
+		return
+	}
+	n.holds[lease] = hold{resources: r, pending: true}
+	n.recount()
+}
+
+// Confirm says that a held lease's claim is committed. It changes nothing when
+// the lease has been released meanwhile.
+func (f *Fleet) Confirm(id offpeak.NodeID, lease offpeak.LeaseID) {
+	if n := f.byID[id]; n != nil {
+		if h, there := n.holds[lease]; there {
+			h.pending = false
+			n.holds[lease] = h
+			n.version++
+		}
+	}
+}
+
+// Release frees what a lease holds and says whether it held anything.
+func (f *Fleet) Release(id offpeak.NodeID, lease offpeak.LeaseID) bool {
+	n := f.byID[id]
+	if n == nil {
+		return false
+	}
+	n.version++
+	if _, there := n.holds[lease]; !there {
+		return false
+	}
+	delete(n.holds, lease)
+	n.recount()
+	return true
+}
+
+// Holds counts the leases that hold something on a node.
+func (f *Fleet) Holds(id offpeak.NodeID) int {
+	if n := f.byID[id]; n != nil {
+		return len(n.holds)
+	}
+	return 0
+}
+
+// recount derives what is free and whether the node takes work.
+func (n *node) recount() {
+	n.version++
+	o := &n.offer
+	free := offpeak.Resources{CPU: o.Capacity.CPU, Memory: o.Capacity.Memory, Disk: o.Capacity.Disk}
+	taken := 0
+	for _, h := range n.holds {
+		free.CPU -= h.resources.CPU
+		free.Memory -= h.resources.Memory
+		free.Disk -= h.resources.Disk
+		taken += len(h.resources.Devices)
+	}
+	o.FreeDevices = o.Devices
+	if taken > 0 {
+		o.FreeDevices = make([]offpeak.Device, 0, len(o.Devices))
+		for _, d := range o.Devices {
+			if !n.heldDevice(d.ID) {
+				o.FreeDevices = append(o.FreeDevices, d)
+			}
+		}
+	}
+	for _, d := range o.FreeDevices {
+		free.Devices = append(free.Devices, d.ID)
+	}
+	o.Free = free
+	n.vram = n.vram[:0]
+	for _, d := range o.FreeDevices {
+		n.vram = append(n.vram, d.VRAM)
+	}
+	slices.SortFunc(n.vram, cmp.Compare[offpeak.Bytes])
+	n.mostVRAM = 0
+	if len(n.vram) > 0 {
+		n.mostVRAM = n.vram[len(n.vram)-1]
+	}
+	o.Why = n.why()
+	o.Ready = o.Why == offpeak.FitOK
+}
+
+func (n *node) heldDevice(id offpeak.DeviceID) bool {
+	for _, h := range n.holds {
+		if slices.Contains(h.resources.Devices, id) {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *node) why() offpeak.FitCode {
+	switch {
+	case n.liveness != offpeak.NodeOnline:
+		return offpeak.FitOffline
+	case n.intent == offpeak.NodeDraining:
+		return offpeak.FitDraining
+	case n.intent != offpeak.NodeOpen:
+		return offpeak.FitClosed
+	case n.availability != offpeak.NodeAvailable:
+		return offpeak.FitInUse
+	}
+	return offpeak.FitOK
+}

@@ -1,0 +1,318 @@
+package placement_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"offpeak"
+	"offpeak/placement"
+)
+
+const gib = offpeak.GiB
+
+func machine(id string, cpu int64, memory offpeak.Bytes, cards ...offpeak.Bytes) offpeak.Node {
+	n := offpeak.Node{
+		ID: offpeak.NodeID(id), Name: id, Account: "acct_o",
+		Liveness: offpeak.NodeOnline, Intent: offpeak.NodeOpen, Availability: offpeak.NodeAvailable,
+		Inventory: offpeak.Inventory{OS: "linux", Arch: "amd64", Drivers: []string{"process", "wasm"}},
+		Capacity:  offpeak.Resources{CPU: cpu, Memory: memory, Disk: 100 * gib},
+	}
+	for i, v := range cards {
+		d := offpeak.Device{ID: offpeak.DeviceID(fmt.Sprintf("GPU-%s-%d", id, i)), Vendor: "nvidia", Model: "RTX", VRAM: v}
+		n.Inventory.Devices = append(n.Inventory.Devices, d)
+		n.Capacity.Devices = append(n.Capacity.Devices, d.ID)
+	}
+	return n
+}
+
+func fleetOf(nodes ...offpeak.Node) *placement.Fleet {
+	f := placement.NewFleet(placement.DefaultWeights())
+	for _, n := range nodes {
+		f.Set(n, nil)
+	}
+	return f
+}
+
+func asks(cpu int64, memory offpeak.Bytes, cards ...offpeak.Bytes) *offpeak.Requirements {
+	r := &offpeak.Requirements{CPU: cpu, Memory: memory, Disk: gib}
+	for _, v := range cards {
+		r.GPUs = append(r.GPUs, offpeak.GPURequest{VRAM: v})
+	}
+	return r
+}
+
+func job(r *offpeak.Requirements) placement.Job {
+	return placement.Job{ID: "job_1", Account: "acct_s", Attempt: 1, Driver: "process", Requirements: r}
+}
+
+func TestBest(t *testing.T) {
+	priced := func(n offpeak.Node, p offpeak.Price) offpeak.Node { n.Ask = p; return n }
+	late := machine("late", 8000, 32*gib)
+	late.Liveness = offpeak.NodeLate
+	draining := machine("draining", 8000, 32*gib)
+	draining.Intent = offpeak.NodeDraining
+	inUse := machine("in-use", 8000, 32*gib)
+	inUse.Availability = offpeak.NodeInUse
+	bid := offpeak.Price(50)
+	withBid := asks(1000, gib)
+	withBid.MaxPrice = &bid
+
+	for _, c := range []struct {
+		name  string
+		nodes []offpeak.Node
+		ask   *offpeak.Requirements
+		avoid []offpeak.NodeID
+		want  offpeak.NodeID // "" for none
+	}{
+		{"nothing there", nil, asks(1000, gib), nil, ""},
+		{"a small job leaves the large card free", []offpeak.Node{machine("big", 8000, 32*gib, 24*gib), machine("small", 8000, 32*gib, 8*gib)}, asks(1000, gib, 4*gib), nil, "small"},
+		{"VRAM outweighs CPU and memory", []offpeak.Node{machine("tight-cpu", 1000, gib, 24*gib), machine("tight-vram", 32000, 64*gib, 8*gib)}, asks(1000, gib, 8*gib), nil, "tight-vram"},
+		{"lacking VRAM is out whatever else", []offpeak.Node{machine("a", 64000, 512*gib, 8*gib)}, asks(1000, gib, 12*gib), nil, ""},
+		{"a CPU job prefers a node without cards", []offpeak.Node{machine("gpu", 1000, gib, 8*gib), machine("cpu", 8000, 32*gib)}, asks(1000, gib), nil, "cpu"},
+		{"a CPU job is not stranded", []offpeak.Node{machine("gpu", 8000, 32*gib, 8*gib)}, asks(1000, gib), nil, "gpu"},
+		{"the cheaper node wins over the tighter", []offpeak.Node{priced(machine("dear", 1000, gib), 20), priced(machine("cheap", 8000, 32*gib), 10)}, asks(1000, gib), nil, "cheap"},
+		{"above the bid is out", []offpeak.Node{priced(machine("dear", 1000, gib), 51)}, withBid, nil, ""},
+		{"a retry goes elsewhere, even if that is dearer", []offpeak.Node{machine("failed", 1000, gib), priced(machine("other", 8000, 32*gib), 10)}, asks(1000, gib), []offpeak.NodeID{"failed"}, "other"},
+		{"a retry comes back where nothing else fits", []offpeak.Node{machine("failed", 1000, gib)}, asks(1000, gib), []offpeak.NodeID{"failed"}, "failed"},
+		{"of the avoided the one that failed longest ago", []offpeak.Node{machine("old", 1000, gib), machine("new", 1000, gib)}, asks(1000, gib), []offpeak.NodeID{"old", "new"}, "old"},
+		{"late, draining and used nodes get nothing", []offpeak.Node{late, draining, inUse}, asks(1000, gib), nil, ""},
+		{"two cards of different size", []offpeak.Node{machine("a", 8000, 32*gib, 24*gib, 16*gib)}, asks(1000, gib, 16*gib, 24*gib), nil, "a"},
+		{"two cards of which one is too small", []offpeak.Node{machine("a", 8000, 32*gib, 24*gib, 16*gib)}, asks(1000, gib, 20*gib, 20*gib), nil, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := job(c.ask)
+			j.Avoid = c.avoid
+			got, ok := fleetOf(c.nodes...).Best(j)
+			if ok != (c.want != "") || got.Node != c.want {
+				t.Fatalf("chose %q (%v), want %q", got.Node, ok, c.want)
+			}
+		})
+	}
+}
+
+func TestHoldsAreFreedOnce(t *testing.T) {
+	f := fleetOf(machine("a", 2000, 4*gib, 8*gib))
+	j := job(asks(1000, gib, 4*gib))
+	first, ok := f.Best(j)
+	if !ok {
+		t.Fatal("the idle node does not fit")
+	}
+	f.Hold("a", "lease_1", first.Resources)
+	f.Hold("a", "lease_1", first.Resources)
+	if _, ok := f.Best(j); ok {
+		t.Fatal("one card went to two leases")
+	}
+	if _, ok := f.Best(job(asks(1000, gib))); !ok {
+		t.Fatal("holding twice took resources twice")
+	}
+	// A picture from the store that does not know the claim yet keeps it.
+	f.Set(machine("a", 2000, 4*gib, 8*gib), nil)
+	if _, ok := f.Best(j); ok {
+		t.Fatal("a claim under way was dropped")
+	}
+	f.Confirm("a", "lease_1")
+	if !f.Release("a", "lease_1") || f.Release("a", "lease_1") {
+		t.Fatal("want released exactly once")
+	}
+	if _, ok := f.Best(j); !ok {
+		t.Fatal("the released card is not free")
+	}
+	f.Remove("a")
+	if _, ok := f.Best(j); ok || f.Len() != 0 {
+		t.Fatal("a removed node was chosen")
+	}
+}
+
+func TestVersionMovesWithEveryChange(t *testing.T) {
+	f := fleetOf(machine("a", 2000, 4*gib))
+	last := f.Version("a")
+	for name, change := range map[string]func(){
+		"hold":         func() { f.Hold("a", "l", offpeak.Resources{CPU: 1}) },
+		"release":      func() { f.Release("a", "l2") },
+		"liveness":     func() { f.SetLiveness("a", offpeak.NodeLate) },
+		"intent":       func() { f.SetIntent("a", offpeak.NodeClosed) },
+		"availability": func() { f.SetAvailability("a", offpeak.NodeInUse) },
+	} {
+		change()
+		if v := f.Version("a"); v <= last {
+			t.Errorf("%s left the version at %d", name, v)
+		} else {
+			last = v
+		}
+	}
+}
+
+func TestTiesReplayAndSpread(t *testing.T) {
+	var nodes []offpeak.Node
+	for i := range 20 {
+		nodes = append(nodes, machine(fmt.Sprintf("n%02d", i), 4000, 8*gib))
+	}
+	f := fleetOf(nodes...)
+	seen := map[offpeak.NodeID]bool{}
+	for i := range 60 {
+		j := job(asks(1000, gib))
+		j.ID = offpeak.JobID(fmt.Sprintf("job_%d", i))
+		a, _ := f.Best(j)
+		slices.Reverse(nodes)
+		b, _ := fleetOf(nodes...).Best(j)
+		if a.Node != b.Node {
+			t.Fatalf("%s went to %s, replayed to %s", j.ID, a.Node, b.Node)
+		}
+		seen[a.Node] = true
+	}
+	if len(seen) < 10 {
+		t.Fatalf("60 jobs went to %d of 20 equal nodes", len(seen))
+	}
+}
+
+func TestExplain(t *testing.T) {
+	offline := machine("offline", 8000, 32*gib, 24*gib)
+	offline.Liveness = offpeak.NodeOffline
+	f := fleetOf(machine("small", 8000, 32*gib, 8*gib), machine("middle", 8000, 32*gib, 16*gib), offline)
+	e := f.Explain(job(asks(1000, gib, 24*gib)), 10)
+	if e.Fits != 0 || e.Could != 1 || !e.Asleep {
+		t.Fatalf("got fits %d, could %d, asleep %v", e.Fits, e.Could, e.Asleep)
+	}
+	if len(e.Causes) != 2 || e.Causes[0].Code != offpeak.FitVRAM || e.Causes[0].Nodes != 2 || e.Causes[0].Nearest.Have != "16GiB on RTX" {
+		t.Fatalf("causes are %+v", e.Causes)
+	}
+	if e.Nodes[0].Node != "offline" || e.Nodes[1].Node != "middle" || e.Nodes[2].Node != "small" {
+		t.Fatalf("the nearest node is not first: %+v", e.Nodes)
+	}
+	e = f.Explain(job(asks(1000, gib, 8*gib)), 1)
+	if e.Fits != 2 || len(e.Nodes) != 1 || e.Nodes[0].Node != "small" || e.Nodes[0].Parts["vram"] != 1 {
+		t.Fatalf("got %+v", e)
+	}
+}
+
+var (
+	cards   = rapid.SampledFrom([]offpeak.Bytes{4 * gib, 8 * gib, 12 * gib, 24 * gib})
+	vendors = rapid.SampledFrom([]string{"nvidia", "nvidia", "amd"})
+)
+
+func drawNode(t *rapid.T, i int) offpeak.Node {
+	n := machine(fmt.Sprintf("n%d", i), rapid.Int64Range(0, 16).Draw(t, "cpu")*500,
+		offpeak.Bytes(rapid.Int64Range(0, 16).Draw(t, "memory"))*gib,
+		rapid.SliceOfN(cards, 0, 4).Draw(t, "cards")...)
+	for i := range n.Inventory.Devices {
+		n.Inventory.Devices[i].Vendor = vendors.Draw(t, "vendor")
+	}
+	n.Ask = offpeak.Price(rapid.Int64Range(0, 2).Draw(t, "ask"))
+	n.Liveness = rapid.SampledFrom([]offpeak.Liveness{offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeLate}).Draw(t, "liveness")
+	return n
+}
+
+func drawFleet(t *rapid.T) (*placement.Fleet, []offpeak.Node) {
+	f := placement.NewFleet(placement.DefaultWeights())
+	var nodes []offpeak.Node
+	for i := range rapid.IntRange(0, 12).Draw(t, "nodes") {
+		n := drawNode(t, i)
+		nodes = append(nodes, n)
+		f.Set(n, nil)
+	}
+	// Some earlier work.
+	for i := range rapid.IntRange(0, 6).Draw(t, "work") {
+		j := drawJob(t)
+		j.ID = offpeak.JobID(fmt.Sprint("earlier", i))
+		if c, ok := f.Best(j); ok {
+			f.Hold(c.Node, offpeak.LeaseID(fmt.Sprint("lease", i)), c.Resources)
+		}
+	}
+	return f, nodes
+}
+
+func drawJob(t *rapid.T) placement.Job {
+	r := asks(rapid.Int64Range(1, 12).Draw(t, "cpu")*500, offpeak.Bytes(rapid.Int64Range(1, 12).Draw(t, "memory"))*gib,
+		rapid.SliceOfN(cards, 0, 3).Draw(t, "cards")...)
+	for i := range r.GPUs {
+		r.GPUs[i].Vendor = rapid.SampledFrom([]string{"", "", "nvidia", "amd"}).Draw(t, "vendor")
+	}
+	j := job(r)
+	j.Avoid = rapid.SliceOfNDistinct(rapid.SampledFrom([]offpeak.NodeID{"n0", "n1", "n2", "n3"}), 0, 3, rapid.ID).Draw(t, "avoid")
+	return j
+}
+
+// The node that Best chooses is the first of those that Rank orders, and those
+// are exactly the nodes that Explain, which prunes nothing, finds to fit.
+func TestBestIsBruteForceBest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f, _ := drawFleet(t)
+		j := drawJob(t)
+		ranked := f.Rank(j)
+		e := f.Explain(j, 1000)
+		if len(ranked) != e.Fits {
+			t.Fatalf("rank admits %d nodes, the predicate %d", len(ranked), e.Fits)
+		}
+		for i, c := range ranked {
+			if e.Nodes[i].Node != c.Node {
+				t.Fatalf("place %d: rank says %s, explain %s", i, c.Node, e.Nodes[i].Node)
+			}
+			if math.IsNaN(c.Score) || c.Score < 0 || c.Score > 1 {
+				t.Fatalf("score of %s is %v", c.Node, c.Score)
+			}
+		}
+		best, ok := f.Best(j)
+		if ok != (len(ranked) > 0) || (ok && best.Node != ranked[0].Node) {
+			t.Fatalf("best is %v (%v), ranked %v", best, ok, ranked)
+		}
+		// Brute force over the order's own definition, pair by pair.
+		for _, c := range ranked {
+			a, b := slices.Index(j.Avoid, best.Node), slices.Index(j.Avoid, c.Node)
+			if a > b || (a == b && (best.Price > c.Price || (best.Price == c.Price && best.Score < c.Score))) {
+				t.Fatalf("%+v was chosen before %+v", best, c)
+			}
+		}
+		for _, v := range e.Nodes {
+			if v.Reason.OK() != f.MayFit(j, v.Node) && v.Reason.OK() {
+				t.Fatalf("%s fits and was pruned", v.Node)
+			}
+		}
+	})
+}
+
+func TestMoreDemandingJobNeverHasMoreCandidates(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f, _ := drawFleet(t)
+		j := drawJob(t)
+		base := f.Rank(j)
+		more := *j.Requirements
+		more.GPUs = slices.Clone(more.GPUs)
+		more.CPU += rapid.Int64Range(0, 4000).Draw(t, "more cpu")
+		more.Memory += offpeak.Bytes(rapid.Int64Range(0, 8).Draw(t, "more memory")) * gib
+		if len(more.GPUs) > 0 && rapid.Bool().Draw(t, "more vram") {
+			more.GPUs[0].VRAM += 8 * gib
+		}
+		if rapid.Bool().Draw(t, "another card") {
+			more.GPUs = append(more.GPUs, offpeak.GPURequest{})
+		}
+		j.Requirements = &more
+		for _, c := range f.Rank(j) {
+			if !slices.ContainsFunc(base, func(b placement.Candidate) bool { return b.Node == c.Node }) {
+				t.Fatalf("%s fits the more demanding job only", c.Node)
+			}
+		}
+	})
+}
+
+func BenchmarkBest(b *testing.B) {
+	for _, size := range []int{1000, 4000} {
+		f := placement.NewFleet(placement.DefaultWeights())
+		for i := range size {
+			f.Set(machine(fmt.Sprintf("node_%06d", i), 16000, 64*gib, 24*gib), nil)
+		}
+		for name, r := range map[string]*offpeak.Requirements{
+			"cpu": asks(1000, gib), "gpu": asks(1000, gib, 16*gib), "none": asks(1000, gib, 48*gib),
+		} {
+			b.Run(fmt.Sprintf("%s/%d", name, size), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					f.Best(job(r))
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+
+	"offpeak/store"
+)
+
+// invariant is a query whose every row breaks one invariant: the object's id,
+// and what is wrong with it.
+type invariant struct {
+	name  string
+	query string
+}
+
+// invariants returns I1 to I10 in so far as rows can show them. $1 is the
+// store's time.
+func invariants() []invariant {
+	return []invariant{
+		{"I1", `SELECT n.id, 'reserves cpu ' || n.reserved_cpu || ', memory ' || n.reserved_memory || ', disk ' || n.reserved_disk || '; its live leases hold ' || x.cpu || ', ' || x.memory || ', ' || x.disk
+			FROM nodes n JOIN (SELECT m.id, COALESCE(sum(l.cpu), 0) AS cpu, COALESCE(sum(l.memory), 0) AS memory, COALESCE(sum(l.disk), 0) AS disk
+				FROM nodes m LEFT JOIN leases l ON l.node = m.id AND l.state IN ('offered', 'preparing', 'running') GROUP BY m.id) x ON x.id = n.id
+			WHERE n.reserved_cpu <> x.cpu OR n.reserved_memory <> x.memory OR n.reserved_disk <> x.disk`},
+		{"I1", `SELECT id, 'is over-committed: reserves cpu ' || reserved_cpu || ' of ' || capacity_cpu || ', memory ' || reserved_memory || ' of ' || capacity_memory || ', disk ' || reserved_disk || ' of ' || capacity_disk
+			FROM nodes WHERE reserved_cpu < 0 OR reserved_cpu > capacity_cpu OR reserved_memory < 0 OR reserved_memory > capacity_memory OR reserved_disk < 0 OR reserved_disk > capacity_disk`},
+		{"I1", `SELECT node || '/' || device, 'is held by ' || count(*) || ' leases' FROM lease_devices WHERE held = 1 GROUP BY node, device HAVING count(*) > 1`},
+		{"I1", `SELECT d.lease, 'holds device ' || d.device || ' in state ' || COALESCE(l.state, 'unknown') FROM lease_devices d LEFT JOIN leases l ON l.id = d.lease
+			WHERE d.held = 1 AND (l.id IS NULL OR l.state NOT IN ('offered', 'preparing', 'running'))`},
+		{"I1", `SELECT d.lease, 'does not hold device ' || d.device || ' although it is ' || l.state FROM lease_devices d JOIN leases l ON l.id = d.lease
+			WHERE d.held = 0 AND l.state IN ('offered', 'preparing', 'running')`},
+		{"I2", `SELECT j.id, 'is ' || j.state || ' but its lease ' || j.lease || ' is ' || COALESCE(l.state, 'unknown') FROM jobs j LEFT JOIN leases l ON l.id = j.lease AND l.job = j.id
+			WHERE j.state IN ('leased', 'running', 'cancelling') AND (l.id IS NULL OR l.state NOT IN ('offered', 'preparing', 'running', 'finishing'))`},
+		{"I2", `SELECT j.id, 'is leased but its lease is ' || l.state FROM jobs j JOIN leases l ON l.id = j.lease WHERE j.state = 'leased' AND l.state NOT IN ('offered', 'preparing')`},
+		{"I2", `SELECT j.id, 'is running but its lease is ' || l.state FROM jobs j JOIN leases l ON l.id = j.lease WHERE j.state = 'running' AND l.state NOT IN ('running', 'finishing')`},
+		{"I2", `SELECT id, 'is ' || state || ' without an end time, or with one before its end' FROM jobs WHERE (ended_at <> 0) <> (state IN ('succeeded', 'failed', 'cancelled'))`},
+		{"I2", `SELECT j.id, 'has attempt ' || j.attempt || ' but ' || count(DISTINCT l.attempt) || ' attempts up to ' || COALESCE(max(l.attempt), 0) FROM jobs j LEFT JOIN leases l ON l.job = j.id
+			GROUP BY j.id, j.attempt HAVING count(DISTINCT l.attempt) <> j.attempt OR COALESCE(max(l.attempt), 0) <> j.attempt`},
+		{"I3", `SELECT job, 'has ' || count(*) || ' succeeded attempts' FROM leases WHERE state = 'succeeded' GROUP BY job, rank HAVING count(*) > 1`},
+		{"I3", `SELECT l.id, 'succeeded as attempt ' || l.attempt || '; job ' || j.id || ' is ' || j.state || ' with attempt ' || j.attempt FROM leases l JOIN jobs j ON j.id = l.job
+			WHERE l.state = 'succeeded' AND (j.state <> 'succeeded' OR j.attempt <> l.attempt OR j.output <> l.output)`},
+		{"I3", `SELECT j.id, 'succeeded without a succeeded attempt' FROM jobs j WHERE j.state = 'succeeded' AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.job = j.id AND l.attempt = j.attempt AND l.state = 'succeeded')`},
+		{"I3", `SELECT l.id, 'is live but not the lease of its job ' || l.job FROM leases l JOIN jobs j ON j.id = l.job WHERE l.state IN ('offered', 'preparing', 'running', 'finishing') AND j.lease <> l.id`},
+		{"I4", `SELECT l.id, 'is live on a removed node ' || l.node FROM leases l JOIN nodes n ON n.id = l.node WHERE n.removed_at <> 0 AND l.state IN ('offered', 'preparing', 'running', 'finishing')`},
+		{"I4", `SELECT l.id, 'was offered by ' || l.node || ' before that node was ever heard' FROM leases l JOIN nodes n ON n.id = l.node WHERE n.last_heard = 0 AND n.generation = 0`},
+		// The monitor's tick is a second; ten leave room for a busy hub.
+		{"I5", `SELECT id, 'is ' || state || ' and expired ' || (($1 - expires_at) / 1000000) || ' s ago' FROM leases WHERE state IN ('offered', 'preparing', 'running', 'finishing') AND expires_at < $1 - 10000000`},
+		{"I5", `SELECT id, 'was lost as ' || reason || ' before its expiry' FROM leases WHERE state = 'lost' AND reason IN ('node_lost', 'offer_lapsed') AND ended_at < expires_at`},
+		{"I6", `SELECT l.id, 'metered ' || l.metered || ' ms, its terms ' || COALESCE(sum(p.metered), 0) FROM leases l LEFT JOIN lease_terms p ON p.lease = l.id
+			WHERE l.ended_at <> 0 GROUP BY l.id, l.metered HAVING COALESCE(sum(p.metered), 0) <> l.metered`},
+		{"I6", `SELECT p.lease, 'has ' || count(*) || ' terms up to ' || max(p.n) FROM lease_terms p GROUP BY p.lease HAVING count(*) <> max(p.n)`},
+		{"I7", `SELECT id, 'metered ' || metered || ' ms in ' || ((ended_at - started_at) / 1000) || ' ms between start and end' FROM leases WHERE ended_at <> 0 AND started_at <> 0 AND metered > (ended_at - started_at) / 1000 + 1`},
+		{"I7", `SELECT id, 'metered ' || metered || ' ms without a start' FROM leases WHERE started_at = 0 AND metered > 0 AND accepted_at = 0`},
+		{"I7", `SELECT id, 'keeps ' || kept || ' ms of ' || metered || ' metered' FROM leases WHERE kept > metered OR kept < 0`},
+		{"I7", `SELECT id, 'metered ' || metered || ' ms over its time limit' FROM leases WHERE metered > time_limit / 1000`},
+		{"I8", `SELECT d.lease, 'has device ' || d.device || ' that its node never listed' FROM lease_devices d LEFT JOIN node_devices n ON n.node = d.node AND n.device = d.device WHERE n.node IS NULL`},
+		{"I8", `SELECT p.lease, 'was metered at ' || p.price || ' in its first term, the lease was locked at ' || l.price FROM lease_terms p JOIN leases l ON l.id = p.lease WHERE p.n = 1 AND p.price <> l.price`},
+		{"I9", `SELECT o.id, 'has an outcome from ' || ((o.at - $1) / 1000000) || ' s in the future' FROM operations o WHERE o.at > $1 + 86400000000`},
+		{"I9", `SELECT CAST(e.cursor AS TEXT), 'is an event at or before the pruned cursor ' || m.value FROM events e JOIN meta m ON m.key = 'events_pruned' WHERE e.cursor <= CAST(m.value AS BIGINT)`},
+		{"I10", `SELECT id, 'is kept with ' || length(secret_hash) || ' bytes instead of a SHA-256' FROM tokens WHERE length(secret_hash) <> 32`},
+		{"I10", `SELECT t.id, 'lets a removed node in' FROM tokens t JOIN nodes n ON n.id = t.node WHERE n.removed_at <> 0`},
+		{"I10", `SELECT t.id, 'is good for a member who was removed' FROM tokens t WHERE t.member <> '' AND t.revoked_at = 0 AND NOT EXISTS (SELECT 1 FROM members m WHERE m.id = t.member AND m.account = t.account)`},
+		{"I10", `SELECT node, 'has ' || count(*) || ' sessions' FROM tokens WHERE node <> '' GROUP BY node HAVING count(*) > 1`},
+		{"I10", `SELECT l.id, 'is of account ' || l.account || ', its job of ' || j.account FROM leases l JOIN jobs j ON j.id = l.job WHERE j.account <> l.account`},
+		{"I10", `SELECT a.id, 'counts ' || a.stored || ' bytes stored, its blobs have ' || COALESCE(sum(b.size), 0) FROM accounts a LEFT JOIN blobs b ON b.account = a.id GROUP BY a.id, a.stored HAVING COALESCE(sum(b.size), 0) <> a.stored`},
+	}
+}
+
+// Check runs the invariants over one snapshot.
+func (s *Store) Check(ctx context.Context) ([]store.Violation, error) {
+	return read(ctx, s, "check", func(t *verb) ([]store.Violation, error) {
+		var out []store.Violation
+		for _, i := range invariants() {
+			// A query that has no use for the time must not be handed it.
+			args := []any(nil)
+			if usesTime(i.query) {
+				args = []any{micros(t.now)}
+			}
+			err := t.each(i.query, args, func(rows Rows) error {
+				v := store.Violation{Invariant: i.name}
+				err := rows.Scan(&v.Object, &v.Detail)
+				out = append(out, v)
+				return err
+			})
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", i.name, err)
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	})
+}
+
+func usesTime(query string) bool {
+	for i := range len(query) {
+		if query[i] == '$' {
+			return true
+		}
+	}
+	return false
+}

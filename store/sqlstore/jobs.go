@@ -1,0 +1,385 @@
+package sqlstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+
+	"offpeak"
+	"offpeak/store"
+)
+
+// Submit stores a job.
+func (s *Store) Submit(ctx context.Context, op store.Op, n store.NewJob) (offpeak.Job, error) {
+	canonical, err := n.Spec.Canonical()
+	if err != nil {
+		return offpeak.Job{}, fmt.Errorf("submit job: %w", err)
+	}
+	hash := hashOf(canonical)
+	requirements, err := json.Marshal(n.Spec.Requirements)
+	if err != nil {
+		return offpeak.Job{}, fmt.Errorf("submit job: %w", err)
+	}
+	return write(ctx, s, "submit job", func(t *verb) (offpeak.Job, error) {
+		id, first, err := once(t, op, "job.submit", string(n.ID), func() (offpeak.JobID, error) {
+			return n.ID, s.submit(t, op, n, hash, string(canonical), string(requirements))
+		})
+		if err != nil {
+			return offpeak.Job{}, err
+		}
+		if first {
+			return offpeak.Job{
+				ID: n.ID, Account: n.Account, Group: string(n.ID), Spec: n.Spec, State: offpeak.JobQueued,
+				RetryOf: n.RetryOf, SubmittedBy: op.Actor.Member, SubmittedAt: t.now,
+			}, nil
+		}
+		j, err := s.job(t, "", id)
+		if err != nil {
+			return offpeak.Job{}, err
+		}
+		// As it was answered the first time, whatever became of it since.
+		return offpeak.Job{
+			ID: j.ID, Account: j.Account, Group: j.Group, Index: j.Index, Spec: j.Spec, State: offpeak.JobQueued,
+			RetryOf: j.RetryOf, SubmittedBy: j.SubmittedBy, SubmittedAt: j.SubmittedAt,
+		}, nil
+	})
+}
+
+func (s *Store) submit(t *verb, op store.Op, n store.NewJob, hash offpeak.Hash, canonical, requirements string) error {
+	var quota int64
+	if err := t.row(`SELECT quota_queued FROM accounts WHERE id = $1`, []any{string(n.Account)}, &quota); err != nil {
+		return err
+	}
+	if quota > 0 {
+		var open int64
+		if err := t.row(`SELECT count(*) FROM jobs WHERE account = $1 AND `+openJob, []any{string(n.Account)}, &open); err != nil {
+			return err
+		}
+		if open >= quota {
+			return fmt.Errorf("%w: %d jobs have not ended, the account may have %d", offpeak.ErrQuota, open, quota)
+		}
+	}
+	if in := n.Spec.Task.Input; in != "" {
+		if err := t.hasTree(n.Account, in); err != nil {
+			return err
+		}
+	}
+	if n.RetryOf != "" {
+		old, err := s.job(t, n.Account, n.RetryOf)
+		if err != nil {
+			return err
+		}
+		if !old.State.Terminal() {
+			return fmt.Errorf("job %s has not ended: %w", old.ID, offpeak.ErrConflict)
+		}
+	}
+	if _, err := t.Exec(`INSERT INTO specs (hash, spec, driver, requirements) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
+		string(hash), canonical, n.Spec.Task.Driver, requirements); err != nil {
+		return err
+	}
+	if _, err := t.Exec(`INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at)
+		VALUES ($1, $2, $1, 0, $3, $4, $5, 'queued', $6, $7, $8, $9)`,
+		string(n.ID), string(n.Account), string(hash), n.Spec.Name, int64(n.Spec.Priority), string(n.Spec.Task.Input), string(n.RetryOf), string(op.Actor.Member), micros(t.now)); err != nil {
+		return err
+	}
+	for k, v := range n.Spec.Labels {
+		if _, err := t.Exec(`INSERT INTO job_labels (key, value, job) SELECT $1, $2, seq FROM jobs WHERE id = $3`, k, v, string(n.ID)); err != nil {
+			return err
+		}
+	}
+	if n.RetryOf != "" {
+		// Attempt 0: none of this job's own attempts wrote them.
+		if _, err := t.Exec(`INSERT INTO checkpoints (job, account, attempt, lease, name, tree, metered, size, at)
+			SELECT $1, account, 0, lease, name, tree, metered, size, at FROM checkpoints WHERE job = $2 ORDER BY id`, string(n.ID), string(n.RetryOf)); err != nil {
+			return err
+		}
+	}
+	t.event(offpeak.Event{Type: "job.queued", Account: n.Account, Job: n.ID, Data: data(struct {
+		Spec     offpeak.Hash  `json:"spec"`
+		Priority int           `json:"priority,omitempty"`
+		RetryOf  offpeak.JobID `json:"retry_of,omitempty"`
+	}{hash, n.Spec.Priority, n.RetryOf})})
+	return nil
+}
+
+// Cancel ends a job or asks its lease to stop.
+func (s *Store) Cancel(ctx context.Context, op store.Op, account offpeak.AccountID, id offpeak.JobID, detail string) (store.Change, error) {
+	return write(ctx, s, "cancel job "+string(id), func(t *verb) (store.Change, error) {
+		c, _, err := once(t, op, "job.cancel", string(id), func() (store.Change, error) {
+			c, err := s.cancel(t, account, id, detail)
+			c.Job.Spec = offpeak.Spec{} // stored already
+			return c, err
+		})
+		if err != nil {
+			return store.Change{}, err
+		}
+		j, err := s.job(t, account, c.Job.ID)
+		if err != nil {
+			return store.Change{}, err
+		}
+		c.Job.Spec = j.Spec
+		return c, nil
+	})
+}
+
+func (s *Store) cancel(t *verb, account offpeak.AccountID, id offpeak.JobID, detail string) (store.Change, error) {
+	j, err := s.job(t, account, id)
+	if err != nil {
+		return store.Change{}, err
+	}
+	switch j.State {
+	case offpeak.JobCancelling, offpeak.JobCancelled:
+		return store.Change{Job: j.Job}, nil
+	case offpeak.JobSucceeded, offpeak.JobFailed:
+		return store.Change{}, fmt.Errorf("it has %s: %w", j.State, offpeak.ErrConflict)
+	case offpeak.JobBlocked, offpeak.JobQueued:
+		if err := j.State.To(offpeak.JobCancelled); err != nil {
+			return store.Change{}, err
+		}
+		if err := t.must(`UPDATE jobs SET state = 'cancelled', reason = 'cancelled', detail = $1, exit_code = NULL, signal = '', not_before = 0, ended_at = $2 WHERE id = $3 AND state = $4`,
+			detail, micros(t.now), string(id), string(j.State)); err != nil {
+			return store.Change{}, err
+		}
+		j.State, j.Reason, j.Detail, j.ExitCode, j.Signal, j.NotBefore, j.EndedAt = offpeak.JobCancelled, offpeak.EndCancelled, detail, nil, "", nil, &t.now
+		t.event(offpeak.Event{Type: "job.cancelled", Account: j.Account, Job: id, Attempt: j.Attempt, Reason: offpeak.EndCancelled})
+		return store.Change{Job: j.Job}, nil
+	}
+	l, err := t.lease(j.Lease)
+	if err != nil {
+		return store.Change{}, err
+	}
+	if l.State == offpeak.LeaseOffered {
+		return s.end(t, l, j, ending{reason: offpeak.EndCancelled, detail: detail})
+	}
+	if err := j.State.To(offpeak.JobCancelling); err != nil {
+		return store.Change{}, err
+	}
+	if err := t.must(`UPDATE jobs SET state = 'cancelling', detail = $1 WHERE id = $2 AND state = $3 AND lease = $4`, detail, string(id), string(j.State), string(l.ID)); err != nil {
+		return store.Change{}, err
+	}
+	j.State, j.Detail = offpeak.JobCancelling, detail
+	t.event(offpeak.Event{Type: "job.cancelling", Account: j.Account, Job: id, Attempt: j.Attempt, Lease: l.ID, Node: l.Node})
+	return s.stop(t, l, j, offpeak.EndCancelled)
+}
+
+// Job returns one job.
+func (s *Store) Job(ctx context.Context, account offpeak.AccountID, id offpeak.JobID) (offpeak.Job, error) {
+	return read(ctx, s, "read job "+string(id), func(t *verb) (offpeak.Job, error) {
+		j, err := s.job(t, account, id)
+		if err != nil {
+			return offpeak.Job{}, err
+		}
+		return j.Job, nil
+	})
+}
+
+// Jobs lists jobs, newest first.
+func (s *Store) Jobs(ctx context.Context, f store.JobFilter, page store.Page) ([]offpeak.Job, string, error) {
+	before := int64(1) << 62
+	if page.Cursor != "" {
+		n, err := strconv.ParseInt(page.Cursor, 10, 64)
+		if err != nil {
+			return nil, "", &offpeak.FieldError{Field: "cursor", Value: page.Cursor, Rule: "is what the page before returned"}
+		}
+		before = n
+	}
+	limit, err := bounded(page.Limit)
+	if err != nil {
+		return nil, "", err
+	}
+	args := []any{before}
+	arg := func(v any) string {
+		args = append(args, v)
+		return "$" + strconv.Itoa(len(args))
+	}
+	q := strings.Builder{}
+	q.WriteString(`SELECT ` + jobColumns + ` FROM jobs WHERE seq < $1`)
+	if f.Account != "" {
+		q.WriteString(` AND account = ` + arg(string(f.Account)))
+	}
+	if f.Node != "" {
+		q.WriteString(` AND node = ` + arg(string(f.Node)))
+	}
+	if f.Name != "" {
+		q.WriteString(` AND name = ` + arg(f.Name))
+	}
+	if len(f.States) > len(offpeak.JobStates()) {
+		return nil, "", &offpeak.FieldError{Field: "states", Rule: "names each state once"}
+	}
+	if len(f.States) > 0 {
+		in := make([]string, len(f.States))
+		for i, st := range f.States {
+			in[i] = arg(string(st))
+		}
+		q.WriteString(` AND state IN (` + strings.Join(in, ", ") + `)`)
+	}
+	if len(f.Label) > 8 {
+		return nil, "", &offpeak.FieldError{Field: "label", Rule: "at most 8 labels restrict a list"}
+	}
+	for k, v := range f.Label {
+		q.WriteString(` AND EXISTS (SELECT 1 FROM job_labels WHERE job = jobs.seq AND key = ` + arg(k) + ` AND value = ` + arg(v) + `)`)
+	}
+	q.WriteString(` ORDER BY seq DESC LIMIT ` + arg(int64(limit+1)))
+	list, err := read(ctx, s, "list jobs", func(t *verb) ([]*job, error) {
+		var out []*job
+		err := t.each(q.String(), args, func(rows Rows) error {
+			j := &job{}
+			out = append(out, j)
+			return j.scan(rows)
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, j := range out {
+			if j.Spec, err = s.spec(t, j.spec); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	next := ""
+	if len(list) > limit {
+		list = list[:limit]
+		next = strconv.FormatInt(list[limit-1].seq, 10)
+	}
+	jobs := make([]offpeak.Job, len(list))
+	for i, j := range list {
+		jobs[i] = j.Job
+	}
+	return jobs, next, nil
+}
+
+func bounded(limit int) (int, error) {
+	if limit < 1 || limit > 1000 {
+		return 0, &offpeak.FieldError{Field: "limit", Value: strconv.Itoa(limit), Rule: "is 1 to 1000"}
+	}
+	return limit, nil
+}
+
+// Attempts lists a job's leases.
+func (s *Store) Attempts(ctx context.Context, account offpeak.AccountID, id offpeak.JobID) ([]offpeak.Lease, error) {
+	return read(ctx, s, "list attempts of job "+string(id), func(t *verb) ([]offpeak.Lease, error) {
+		if err := t.owns(account, "jobs", string(id)); err != nil {
+			return nil, err
+		}
+		list, err := t.leases(`job = $1 ORDER BY attempt, rank`, string(id))
+		return plain(list), err
+	})
+}
+
+func plain(list []*lease) []offpeak.Lease {
+	out := make([]offpeak.Lease, len(list))
+	for i, l := range list {
+		out[i] = l.Lease
+	}
+	return out
+}
+
+// owns returns nil if the table has the id, and of the account ("" any).
+func (t *verb) owns(account offpeak.AccountID, table, id string) error {
+	var owner offpeak.AccountID
+	if err := t.row(`SELECT account FROM `+table+` WHERE id = $1`, []any{id}, &owner); err != nil {
+		return err
+	}
+	if account != "" && owner != account {
+		return offpeak.ErrNotFound
+	}
+	return nil
+}
+
+// Checkpoints lists a job's checkpoints.
+func (s *Store) Checkpoints(ctx context.Context, account offpeak.AccountID, id offpeak.JobID) ([]offpeak.Checkpoint, error) {
+	return read(ctx, s, "list checkpoints of job "+string(id), func(t *verb) ([]offpeak.Checkpoint, error) {
+		if err := t.owns(account, "jobs", string(id)); err != nil {
+			return nil, err
+		}
+		return t.checkpoints(id)
+	})
+}
+
+func (t *verb) checkpoints(id offpeak.JobID) ([]offpeak.Checkpoint, error) {
+	var out []offpeak.Checkpoint
+	err := t.each(`SELECT id, job, attempt, name, tree, metered, size, at FROM checkpoints WHERE job = $1 ORDER BY id DESC`, []any{string(id)}, func(rows Rows) error {
+		var c offpeak.Checkpoint
+		var at int64
+		err := rows.Scan(&c.ID, &c.Job, &c.Attempt, &c.Name, &c.Tree, &c.Metered, &c.Size, &at)
+		c.At = moment(at)
+		out = append(out, c)
+		return err
+	})
+	return out, err
+}
+
+// Queue walks over all queued jobs.
+func (s *Store) Queue(ctx context.Context) iter.Seq2[store.Queued, error] {
+	return func(yield func(store.Queued, error) bool) {
+		var stopped = errors.New("stopped")
+		// A hundred thousand jobs have few distinct requirements, accounts and
+		// drivers between them.
+		shared := map[string]*offpeak.Requirements{}
+		words := map[string]string{}
+		intern := func(w string) string {
+			if v, ok := words[w]; ok {
+				return v
+			}
+			words[w] = w
+			return w
+		}
+		_, err := read(ctx, s, "read the queue", func(t *verb) (struct{}, error) {
+			return struct{}{}, t.each(`SELECT j.id, j.account, j.attempt, j.priority, j.submitted_at, j.not_before, j.avoid, p.driver, p.requirements
+				FROM jobs j JOIN specs p ON p.hash = j.spec WHERE j.state = 'queued' ORDER BY j.priority DESC, j.seq`, nil, func(rows Rows) error {
+				var q store.Queued
+				var account, avoid, driver, requirements string
+				var submitted, notBefore int64
+				if err := rows.Scan(&q.Job, &account, &q.Attempt, &q.Priority, &submitted, &notBefore, &avoid, &driver, &requirements); err != nil {
+					return err
+				}
+				r := shared[requirements]
+				if r == nil {
+					r = &offpeak.Requirements{}
+					if err := json.Unmarshal([]byte(requirements), r); err != nil {
+						return fmt.Errorf("read requirements of job %s: %w", q.Job, err)
+					}
+					shared[requirements] = r
+				}
+				q.Account, q.Driver, q.Requirements = offpeak.AccountID(intern(account)), intern(driver), r
+				q.Submitted, q.NotBefore, q.Avoid = moment(submitted), moment(notBefore), avoided(avoid)
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if !yield(q, nil) {
+					return stopped
+				}
+				return nil
+			})
+		})
+		if err != nil && !errors.Is(err, stopped) {
+			yield(store.Queued{}, err)
+		}
+	}
+}
+
+// CountJobs counts jobs by state.
+func (s *Store) CountJobs(ctx context.Context, account offpeak.AccountID) (map[offpeak.JobState]int, error) {
+	return read(ctx, s, "count jobs", func(t *verb) (map[offpeak.JobState]int, error) {
+		q, args := `SELECT state, count(*) FROM jobs GROUP BY state`, []any(nil)
+		if account != "" {
+			q, args = `SELECT state, count(*) FROM jobs WHERE account = $1 GROUP BY state`, []any{string(account)}
+		}
+		out := map[offpeak.JobState]int{}
+		return out, t.each(q, args, func(rows Rows) error {
+			var st offpeak.JobState
+			var n int
+			err := rows.Scan(&st, &n)
+			out[st] = n
+			return err
+		})
+	})
+}

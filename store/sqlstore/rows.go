@@ -1,0 +1,241 @@
+package sqlstore
+
+import (
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"offpeak"
+	"offpeak/store"
+)
+
+// live and held list the lease states of the partial indexes, so that queries
+// match them.
+const (
+	liveLease = `state IN ('offered', 'preparing', 'running', 'finishing')`
+	openJob   = `state NOT IN ('succeeded', 'failed', 'cancelled')`
+)
+
+// job is a job with what the store keeps beside it.
+type job struct {
+	offpeak.Job
+	seq      int64
+	spec     offpeak.Hash
+	avoid    string
+	priority int
+}
+
+const jobColumns = `seq, id, account, grp, idx, spec, state, attempt, lease, node, reason, detail, exit_code, signal, output,
+	count_user, count_node, count_interruption, avoid, not_before, retry_of, submitted_by, submitted_at, started_at, ended_at, priority`
+
+func (j *job) scan(rows Rows) error {
+	var exit sql.NullInt64
+	var notBefore, submitted, started, ended int64
+	err := rows.Scan(&j.seq, &j.ID, &j.Account, &j.Group, &j.Index, &j.spec, &j.State, &j.Attempt, &j.Lease, &j.Node, &j.Reason, &j.Detail, &exit, &j.Signal, &j.Output,
+		&j.Counts.User, &j.Counts.Node, &j.Counts.Interruption, &j.avoid, &notBefore, &j.RetryOf, &j.SubmittedBy, &submitted, &started, &ended, &j.priority)
+	j.ExitCode = exitCode(exit)
+	j.NotBefore, j.SubmittedAt, j.StartedAt, j.EndedAt = maybe(notBefore), moment(submitted), maybe(started), maybe(ended)
+	return err
+}
+
+func exitCode(n sql.NullInt64) *int {
+	if !n.Valid {
+		return nil
+	}
+	v := int(n.Int64)
+	return &v
+}
+
+func nullCode(p *int) any {
+	if p == nil {
+		return nil
+	}
+	return int64(*p)
+}
+
+// job reads a job of an account ("" any) with its spec.
+func (s *Store) job(t *verb, account offpeak.AccountID, id offpeak.JobID) (*job, error) {
+	j := &job{}
+	err := t.each(`SELECT `+jobColumns+` FROM jobs WHERE id = $1`, []any{string(id)}, j.scan)
+	if err != nil {
+		return nil, err
+	}
+	if j.ID == "" || account != "" && j.Account != account {
+		return nil, offpeak.ErrNotFound
+	}
+	j.Spec, err = s.spec(t, j.spec)
+	return j, err
+}
+
+// queued is what matching needs of a queued job.
+func (j *job) queued() *store.Queued {
+	if j.State != offpeak.JobQueued {
+		return nil
+	}
+	q := &store.Queued{
+		Job: j.ID, Account: j.Account, Attempt: j.Attempt, Priority: j.priority, Submitted: j.SubmittedAt,
+		Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements, Avoid: avoided(j.avoid),
+	}
+	if j.NotBefore != nil {
+		q.NotBefore = *j.NotBefore
+	}
+	return q
+}
+
+func avoided(s string) []offpeak.NodeID {
+	if s == "" {
+		return nil
+	}
+	parts := strings.Split(s, " ")
+	out := make([]offpeak.NodeID, len(parts))
+	for i, p := range parts {
+		out[i] = offpeak.NodeID(p)
+	}
+	return out
+}
+
+// avoidToo adds a node as the newest; the last 8 are kept.
+func avoidToo(s string, node offpeak.NodeID) string {
+	const most = 8
+	parts := make([]string, 0, most+1)
+	for _, p := range strings.Fields(s) {
+		if p != string(node) {
+			parts = append(parts, p)
+		}
+	}
+	parts = append(parts, string(node))
+	return strings.Join(parts[max(0, len(parts)-most):], " ")
+}
+
+// lease is a lease with what the store keeps beside it.
+type lease struct {
+	offpeak.Lease
+	grace               time.Duration
+	limit               time.Duration
+	kept                offpeak.Millis
+	incarnation         offpeak.Incarnation
+	outcome             string
+	acceptedIncarnation offpeak.Incarnation
+	acceptedSeq         int64
+	acceptedAt          time.Time
+}
+
+const leaseColumns = `id, job, account, attempt, rank, node, state, frozen, stop, cpu, memory, disk, devices, price, expires_at, grace, time_limit, metered, kept,
+	incarnation, seq, outcome, accepted_incarnation, accepted_seq, reason, detail, exit_code, signal, output, restored, offered_at, accepted_at, started_at, ended_at`
+
+func (l *lease) scan(rows Rows) error {
+	var exit sql.NullInt64
+	var devices string
+	var expires, grace, limit, offered, accepted, started, ended int64
+	err := rows.Scan(&l.ID, &l.Job, &l.Account, &l.Attempt, &l.Rank, &l.Node, &l.State, &l.Frozen, &l.Stop, &l.Resources.CPU, &l.Resources.Memory, &l.Resources.Disk, &devices, &l.Price, &expires, &grace, &limit, &l.Metered, &l.kept,
+		&l.incarnation, &l.Seq, &l.outcome, &l.acceptedIncarnation, &l.acceptedSeq, &l.Reason, &l.Detail, &exit, &l.Signal, &l.Output, &l.Restored, &offered, &accepted, &started, &ended)
+	if err != nil {
+		return err
+	}
+	l.ExitCode = exitCode(exit)
+	l.ExpiresAt, l.OfferedAt, l.acceptedAt = moment(expires), moment(offered), moment(accepted)
+	l.StartedAt, l.EndedAt = maybe(started), maybe(ended)
+	l.grace, l.limit = time.Duration(grace)*time.Microsecond, time.Duration(limit)*time.Microsecond
+	if devices != "" {
+		if err := json.Unmarshal([]byte(devices), &l.Resources.Devices); err != nil {
+			return fmt.Errorf("read devices of lease %s: %w", l.ID, err)
+		}
+	}
+	return nil
+}
+
+func (t *verb) lease(id offpeak.LeaseID) (*lease, error) {
+	l := &lease{}
+	err := t.each(`SELECT `+leaseColumns+` FROM leases WHERE id = $1`, []any{string(id)}, l.scan)
+	if err == nil && l.ID == "" {
+		err = offpeak.ErrNotFound
+	}
+	return l, err
+}
+
+func (t *verb) leases(where string, args ...any) ([]*lease, error) {
+	var out []*lease
+	err := t.each(`SELECT `+leaseColumns+` FROM leases WHERE `+where, args, func(rows Rows) error {
+		l := &lease{}
+		out = append(out, l)
+		return l.scan(rows)
+	})
+	return out, err
+}
+
+// fence returns a live lease that is on the node and the newest of its job,
+// with its job; otherwise a *StaleLeaseError.
+func (s *Store) fence(t *verb, node offpeak.NodeID, id offpeak.LeaseID, attempt offpeak.Attempt) (*lease, *job, error) {
+	l, err := t.lease(id)
+	if err == offpeak.ErrNotFound {
+		return nil, nil, &offpeak.StaleLeaseError{Lease: id}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	j, err := s.job(t, "", l.Job)
+	if err != nil {
+		return nil, nil, err
+	}
+	if l.Node != node {
+		return nil, nil, &offpeak.StaleLeaseError{Lease: id}
+	}
+	if l.State.Terminal() || j.Lease != l.ID || l.Attempt != j.Attempt || attempt != 0 && attempt != l.Attempt {
+		return l, j, &offpeak.StaleLeaseError{Lease: id, Attempt: j.Attempt, State: l.State}
+	}
+	return l, j, nil
+}
+
+// node is a node with what the store keeps beside it.
+type node struct {
+	offpeak.Node
+	beat    int64
+	claimed offpeak.Resources
+	removed time.Time
+}
+
+const nodeColumns = `id, account, name, key, liveness, intent, availability, why, inventory, claimed_cpu, claimed_memory, claimed_disk,
+	capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk, ask, revision, generation, incarnation, beat, timeout, last_heard, enrolled_at, removed_at`
+
+func (n *node) scan(rows Rows) error {
+	var inventory string
+	var timeout, heard, enrolled, removed int64
+	err := rows.Scan(&n.ID, &n.Account, &n.Name, &n.Key, &n.Liveness, &n.Intent, &n.Availability, &n.Why, &inventory, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
+		&n.Capacity.CPU, &n.Capacity.Memory, &n.Capacity.Disk, &n.Reserved.CPU, &n.Reserved.Memory, &n.Reserved.Disk, &n.Ask, &n.Revision, &n.Generation, &n.Incarnation, &n.beat, &timeout, &heard, &enrolled, &removed)
+	if err != nil {
+		return err
+	}
+	n.Timeout = offpeak.Duration(time.Duration(timeout) * time.Microsecond)
+	n.LastHeard, n.EnrolledAt, n.removed = maybe(heard), moment(enrolled), moment(removed)
+	if err := json.Unmarshal([]byte(inventory), &n.Inventory); err != nil {
+		return fmt.Errorf("read inventory of node %s: %w", n.ID, err)
+	}
+	for _, d := range n.Inventory.Devices {
+		n.Capacity.Devices = append(n.Capacity.Devices, d.ID)
+	}
+	return nil
+}
+
+// node reads a node of an account ("" any) that was not removed.
+func (t *verb) node(account offpeak.AccountID, id offpeak.NodeID) (*node, error) {
+	n := &node{}
+	if err := t.each(`SELECT `+nodeColumns+` FROM nodes WHERE id = $1`, []any{string(id)}, n.scan); err != nil {
+		return nil, err
+	}
+	if n.ID == "" || !n.removed.IsZero() || account != "" && n.Account != account {
+		return nil, offpeak.ErrNotFound
+	}
+	return n, t.reserved(n)
+}
+
+// reserved adds the devices that live leases hold.
+func (t *verb) reserved(n *node) error {
+	return t.each(`SELECT device FROM lease_devices WHERE node = $1 AND held = 1 ORDER BY device`, []any{string(n.ID)}, func(rows Rows) error {
+		var d offpeak.DeviceID
+		err := rows.Scan(&d)
+		n.Reserved.Devices = append(n.Reserved.Devices, d)
+		return err
+	})
+}

@@ -1,0 +1,164 @@
+package sqlstore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"offpeak"
+	"offpeak/store"
+)
+
+// Events lists events after a cursor.
+func (s *Store) Events(ctx context.Context, account offpeak.AccountID, after int64, limit int) ([]offpeak.Event, error) {
+	return read(ctx, s, "list events", func(t *verb) ([]offpeak.Event, error) {
+		floor, err := t.pruned()
+		if err != nil {
+			return nil, err
+		}
+		if after < floor {
+			return nil, fmt.Errorf("events after %d were pruned up to %d: %w", after, floor, offpeak.ErrNotFound)
+		}
+		q, args := `SELECT cursor, at, type, account, job, attempt, lease, node, reason, data FROM events WHERE cursor > $1`, []any{after, int64(limit)}
+		if account != "" {
+			q, args = q+` AND account = $3`, append(args, string(account))
+		}
+		var out []offpeak.Event
+		err = t.each(q+` ORDER BY cursor LIMIT $2`, args, func(rows Rows) error {
+			var e offpeak.Event
+			var at int64
+			var data string
+			err := rows.Scan(&e.Cursor, &at, &e.Type, &e.Account, &e.Job, &e.Attempt, &e.Lease, &e.Node, &e.Reason, &data)
+			e.At = moment(at)
+			if data != "" {
+				e.Data = json.RawMessage(data)
+			}
+			out = append(out, e)
+			return err
+		})
+		return out, err
+	})
+}
+
+// pruned is the cursor of the newest event that was pruned.
+func (t *verb) pruned() (cursor int64, err error) {
+	err = t.row(`SELECT COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE key = 'events_pruned'), 0)`, nil, &cursor)
+	return cursor, err
+}
+
+// LastEvent is the newest cursor.
+func (s *Store) LastEvent(ctx context.Context) (int64, error) {
+	return read(ctx, s, "read the newest event", func(t *verb) (int64, error) {
+		var last int64
+		if err := t.row(`SELECT COALESCE(max(cursor), 0) FROM events`, nil, &last); err != nil {
+			return 0, err
+		}
+		floor, err := t.pruned()
+		return max(last, floor), err
+	})
+}
+
+// mostPerStep bounds what one transaction prunes, so that nobody waits long
+// behind it.
+const mostPerStep = 200
+
+// Prune removes what its retention allows.
+func (s *Store) Prune(ctx context.Context, keep store.Retention, limit int) (int, error) {
+	total := 0
+	for _, kind := range []struct {
+		what string
+		keep time.Duration
+		fn   func(t *verb, before int64, limit int) (int, error)
+	}{
+		{"logs", keep.Logs, pruneLogs},
+		{"jobs", keep.Jobs, pruneJobs},
+		{"events", keep.Events, pruneEvents},
+		{"operations", keep.Operations, pruneOperations},
+	} {
+		if kind.keep <= 0 {
+			continue
+		}
+		for done := 0; done < limit; {
+			step := min(mostPerStep, limit-done)
+			n, err := write(ctx, s, "prune "+kind.what, func(t *verb) (int, error) {
+				n, err := kind.fn(t, micros(t.now.Add(-kind.keep)), step)
+				if n > 0 {
+					t.audit(byHub(), "prune."+kind.what, "", fmt.Sprintf("%d rows", n))
+				}
+				return n, err
+			})
+			total += n
+			done += n
+			if err != nil {
+				return total, err
+			}
+			if n < step {
+				break
+			}
+		}
+	}
+	return total, nil
+}
+
+func pruneLogs(t *verb, before int64, limit int) (int, error) {
+	n, err := t.Exec(`DELETE FROM log_segments WHERE (lease, n) IN (SELECT g.lease, g.n FROM log_segments g JOIN leases l ON l.id = g.lease
+		WHERE g.at < $1 AND l.ended_at <> 0 AND l.ended_at < $1 ORDER BY g.at LIMIT $2)`, before, int64(limit))
+	return int(n), err
+}
+
+func pruneJobs(t *verb, before int64, limit int) (int, error) {
+	type old struct {
+		seq      int64
+		id, spec string
+	}
+	var jobs []old
+	if err := t.each(`SELECT seq, id, spec FROM jobs WHERE ended_at <> 0 AND ended_at < $1 ORDER BY ended_at LIMIT $2`, []any{before, int64(limit)}, func(rows Rows) error {
+		var o old
+		err := rows.Scan(&o.seq, &o.id, &o.spec)
+		jobs = append(jobs, o)
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	for _, j := range jobs {
+		for _, q := range []string{
+			`DELETE FROM log_segments WHERE lease IN (SELECT id FROM leases WHERE job = $1)`,
+			`DELETE FROM lease_terms WHERE lease IN (SELECT id FROM leases WHERE job = $1)`,
+			`DELETE FROM lease_devices WHERE lease IN (SELECT id FROM leases WHERE job = $1)`,
+			`DELETE FROM checkpoints WHERE job = $1`,
+			`DELETE FROM leases WHERE job = $1`,
+			`DELETE FROM job_labels WHERE job = (SELECT seq FROM jobs WHERE id = $1)`,
+			`DELETE FROM jobs WHERE id = $1`,
+		} {
+			if _, err := t.Exec(q, j.id); err != nil {
+				return 0, err
+			}
+		}
+		if _, err := t.Exec(`DELETE FROM specs WHERE hash = $1 AND NOT EXISTS (SELECT 1 FROM jobs WHERE spec = $1)`, j.spec); err != nil {
+			return 0, err
+		}
+	}
+	return len(jobs), nil
+}
+
+func pruneEvents(t *verb, before int64, limit int) (int, error) {
+	// Cursors and times grow together but for a clock that was set back: the
+	// first event that is young enough keeps all behind it.
+	var upTo int64
+	if err := t.row(`SELECT COALESCE(max(cursor), 0) FROM (SELECT cursor, at FROM events ORDER BY cursor LIMIT $2) AS oldest WHERE at < $1
+		AND cursor < COALESCE((SELECT min(cursor) FROM (SELECT cursor, at FROM events ORDER BY cursor LIMIT $2) AS young WHERE at >= $1), cursor + 1)`, []any{before, int64(limit)}, &upTo); err != nil || upTo == 0 {
+		return 0, err
+	}
+	n, err := t.Exec(`DELETE FROM events WHERE cursor <= $1`, upTo)
+	if err != nil {
+		return 0, err
+	}
+	_, err = t.Exec(`INSERT INTO meta (key, value) VALUES ('events_pruned', CAST($1 AS TEXT)) ON CONFLICT (key) DO UPDATE SET value = excluded.value`, upTo)
+	return int(n), err
+}
+
+func pruneOperations(t *verb, before int64, limit int) (int, error) {
+	n, err := t.Exec(`DELETE FROM operations WHERE id IN (SELECT id FROM operations WHERE at < $1 ORDER BY at LIMIT $2)`, before, int64(limit))
+	return int(n), err
+}

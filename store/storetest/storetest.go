@@ -1,0 +1,105 @@
+// Package storetest is the conformance suite of store.Store: what the comments
+// of that contract promise, asked of an engine. Every engine runs it from its
+// own tests, over a store that is made anew for each part and a clock that the
+// suite moves by hand.
+//
+// It knows no engine and reads no tables; what only an engine can show (crashes,
+// files, planted violations) is tested beside the engine.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"offpeak"
+	"offpeak/store"
+)
+
+// Open makes an empty store whose time is the clock's. It is closed by the
+// test's cleanup.
+type Open func(t *testing.T, clock *Clock) store.Store
+
+// Run asserts the contract.
+func Run(t *testing.T, open Open) {
+	for _, part := range []struct {
+		name string
+		fn   func(t *testing.T, g *grid)
+	}{
+		{"WayOfAJob", wayOfAJob},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			clock := NewClock()
+			g := newGrid(t, open(t, clock), clock)
+			part.fn(t, g)
+			g.sound()
+		})
+	}
+}
+
+// refused fails the test unless err is the sentinel.
+func refused(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s = %v, want %v", what, err, want)
+	}
+}
+
+func wayOfAJob(t *testing.T, g *grid) {
+	n := g.enrol(1)
+	j := g.submit(spec())
+	if j.State != offpeak.JobQueued || j.Attempt != 0 || !j.SubmittedAt.Equal(g.clock.Now()) {
+		t.Fatalf("Submit = %+v", j)
+	}
+	l := g.claim(j.ID, 1, n.ID, "GPU-0")
+	if got := g.job(j.ID); got.State != offpeak.JobLeased || got.Lease != l.ID || got.Node != n.ID || got.Attempt != 1 {
+		t.Fatalf("after the claim: %+v", got)
+	}
+	if got := g.node(n.ID); got.Reserved.CPU != 1000 || got.Reserved.Memory != offpeak.GiB || len(got.Reserved.Devices) != 1 {
+		t.Errorf("after the claim the node reserves %+v", got.Reserved)
+	}
+	if c := g.accept(l); c.Job.State != offpeak.JobLeased || c.Lease.State != offpeak.LeasePreparing {
+		t.Errorf("accepted = %+v", c)
+	}
+	g.clock.Advance(3e9)
+	tree, _ := g.tree(g.account, "out")
+	r := g.reportOf(l, store.ReportEnded)
+	r.Reason, r.Started, r.Ran, r.Output, r.ExitCode = offpeak.EndCompleted, true, 2000, tree, new(int)
+	c := g.report(r)
+	if c.Job.State != offpeak.JobSucceeded || c.Job.Output != tree || c.Lease.State != offpeak.LeaseSucceeded || c.Lease.Metered != 2000 || c.Node != n.ID {
+		t.Errorf("ended = %+v %+v", c, c.Lease)
+	}
+	if got := g.node(n.ID); got.Reserved.CPU != 0 || len(got.Reserved.Devices) != 0 {
+		t.Errorf("after the end the node reserves %+v", got.Reserved)
+	}
+	again := g.report(r)
+	if again.Job.State != offpeak.JobSucceeded || again.Revision != c.Revision || again.Job.Spec.Task.Driver != "process" {
+		t.Errorf("the repeated report = %+v, want %+v", again, c)
+	}
+	ev, err := g.Events(context.Background(), g.account, 0, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var types []string
+	for _, e := range ev {
+		if e.Job == j.ID {
+			types = append(types, e.Type)
+		}
+	}
+	want := []string{"job.queued", "lease.offered", "job.leased", "lease.preparing", "job.running", "lease.running", "lease.succeeded", "job.succeeded"}
+	if !equal(types, want) {
+		t.Errorf("events = %v, want %v", types, want)
+	}
+}
+
+func equal[T comparable](a, b []T) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
