@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -10,12 +9,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"offpeak"
 	"offpeak/hub"
 )
 
-// metrics is what the hub tells Prometheus. It has a registry of its own, so
-// that two hubs in one process do not meet.
+// metrics is what is told to Prometheus: of the API in a registry of its own, so
+// that two hubs in one process do not meet, and of the hub in the hub's.
 type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -37,9 +35,9 @@ func newMetrics(h *hub.Hub) *metrics {
 		}, []string{"kind"}),
 	}
 	r := prometheus.NewRegistry()
-	r.MustRegister(m.requests, m.seconds, m.streams, &jobCounts{hub: h, desc: prometheus.NewDesc("offpeak_jobs", "Jobs by state.", []string{"state"}, nil)},
+	r.MustRegister(m.requests, m.seconds, m.streams,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.handler = promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	m.handler = promhttp.HandlerFor(prometheus.Gatherers{r, h.Metrics()}, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 	return m
 }
 
@@ -88,28 +86,5 @@ func (s *routeMetrics) done(status int, took time.Duration) {
 	}
 	if s.seconds != nil {
 		s.seconds.Observe(took.Seconds())
-	}
-}
-
-// jobCounts counts jobs when somebody asks.
-type jobCounts struct {
-	hub  *hub.Hub
-	desc *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (j *jobCounts) Describe(ch chan<- *prometheus.Desc) { ch <- j.desc }
-
-// Collect implements prometheus.Collector.
-func (j *jobCounts) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	counts, err := j.hub.Store().CountJobs(ctx, "")
-	if err != nil {
-		ch <- prometheus.NewInvalidMetric(j.desc, err)
-		return
-	}
-	for _, s := range offpeak.JobStates() {
-		ch <- prometheus.MustNewConstMetric(j.desc, prometheus.GaugeValue, float64(counts[s]), string(s))
 	}
 }

@@ -171,14 +171,15 @@ type flusher struct {
 
 const sendWithin = 30 * time.Second
 
+// send sends p, or the header alone when p is empty, which is for the beginning.
 func (f flusher) send(p []byte) error {
 	if err := f.rc.SetWriteDeadline(time.Now().Add(sendWithin)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return fmt.Errorf("bound a write: %w", err)
 	}
-	if len(p) > 0 {
-		if _, err := f.w.Write(p); err != nil {
-			return fmt.Errorf("send: %w", err)
-		}
+	if len(p) == 0 {
+		f.w.WriteHeader(http.StatusOK)
+	} else if _, err := f.w.Write(p); err != nil {
+		return fmt.Errorf("send: %w", err)
 	}
 	if err := f.rc.Flush(); err != nil {
 		return fmt.Errorf("send: %w", err)

@@ -450,7 +450,7 @@ func TestMetrics(t *testing.T) {
 	text, _ := io.ReadAll(resp.Body)
 	for _, line := range []string{
 		`offpeak_http_requests_total{code="201",route="POST /v1/jobs"} 1`,
-		`offpeak_jobs{state="queued"} 1`,
+		`offpeak_jobs_submitted_total 1`,
 		`offpeak_http_request_seconds_count{route="POST /v1/jobs"} 1`,
 	} {
 		if !bytes.Contains(text, []byte(line+"\n")) {

@@ -14,21 +14,22 @@ import (
 	"offpeak/wire"
 )
 
-// page is the part of a list that is asked for.
-type page struct {
+// Page is the part of a list that is asked for. Like the other inputs that
+// are embedded, it is exported so that huma finds its fields.
+type Page struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"the most items of a page"`
 	Cursor string `query:"cursor" maxLength:"512" doc:"next of the page before"`
 }
 
-func (p page) store() store.Page { return store.Page{Cursor: p.Cursor, Limit: p.Limit} }
+func (p Page) store() store.Page { return store.Page{Cursor: p.Cursor, Limit: p.Limit} }
 
-// scope lets an admin look at one account only.
-type scope struct {
+// Scope lets an admin look at one account only.
+type Scope struct {
 	Account string `query:"account" doc:"admins only: one account's"`
 }
 
 // of is whose objects a list shows.
-func (s scope) of(c *caller) (offpeak.AccountID, error) {
+func (s Scope) of(c *caller) (offpeak.AccountID, error) {
 	return scoped(c, s.Account)
 }
 
@@ -50,7 +51,8 @@ func listOf[T any](items []T, next string, err error) (wire.List[T], error) {
 	return wire.List[T]{Items: items, Next: next}, err
 }
 
-type jobPath struct {
+// JobPath names a job.
+type JobPath struct {
 	Job offpeak.JobID `path:"job" maxLength:"128"`
 }
 
@@ -63,8 +65,8 @@ func (a *api) submit(ctx context.Context, c *caller, _ *none) (offpeak.Job, erro
 }
 
 type jobsQuery struct {
-	page
-	scope
+	Page
+	Scope
 	State []string       `query:"state,explode" doc:"only jobs in these states"`
 	Name  string         `query:"name" doc:"only jobs of this name"`
 	Label []string       `query:"label,explode" doc:"only jobs with this label, as name=value"`
@@ -99,7 +101,7 @@ func (a *api) jobs(ctx context.Context, c *caller, in *jobsQuery) (wire.List[off
 }
 
 type jobQuery struct {
-	jobPath
+	JobPath
 	Wait string `query:"wait" doc:"answer when the job has ended, or after this long; at most 1m"`
 }
 
@@ -121,31 +123,31 @@ func (a *api) job(ctx context.Context, c *caller, in *jobQuery) (offpeak.Job, er
 	return job, err
 }
 
-func (a *api) attempts(ctx context.Context, c *caller, in *jobPath) (wire.List[offpeak.Lease], error) {
+func (a *api) attempts(ctx context.Context, c *caller, in *JobPath) (wire.List[offpeak.Lease], error) {
 	leases, err := a.hub.Store().Attempts(ctx, c.account, in.Job)
 	return listOf(leases, "", err)
 }
 
-func (a *api) checkpoints(ctx context.Context, c *caller, in *jobPath) (wire.List[offpeak.Checkpoint], error) {
+func (a *api) checkpoints(ctx context.Context, c *caller, in *JobPath) (wire.List[offpeak.Checkpoint], error) {
 	points, err := a.hub.Store().Checkpoints(ctx, c.account, in.Job)
 	return listOf(points, "", err)
 }
 
-func (a *api) explain(ctx context.Context, c *caller, in *jobPath) (wire.Explanation, error) {
+func (a *api) explain(ctx context.Context, c *caller, in *JobPath) (wire.Explanation, error) {
 	return a.hub.Explain(ctx, c.account, in.Job)
 }
 
-func (a *api) cancel(ctx context.Context, c *caller, in *jobPath) (offpeak.Job, error) {
+func (a *api) cancel(ctx context.Context, c *caller, in *JobPath) (offpeak.Job, error) {
 	return a.hub.Cancel(ctx, c.op, c.account, in.Job)
 }
 
-func (a *api) retry(ctx context.Context, c *caller, in *jobPath) (offpeak.Job, error) {
+func (a *api) retry(ctx context.Context, c *caller, in *JobPath) (offpeak.Job, error) {
 	return a.hub.Retry(ctx, c.op, c.account, in.Job)
 }
 
 type nodesQuery struct {
-	page
-	scope
+	Page
+	Scope
 }
 
 func (a *api) listNodes(ctx context.Context, c *caller, in *nodesQuery) (wire.List[offpeak.Node], error) {
@@ -252,15 +254,16 @@ func (a *api) createAccount(ctx context.Context, c *caller, _ *none) (offpeak.Ac
 	return a.hub.CreateAccount(ctx, c.op, in)
 }
 
-func (a *api) listAccounts(ctx context.Context, _ *caller, in *page) (wire.List[offpeak.Account], error) {
+func (a *api) listAccounts(ctx context.Context, _ *caller, in *Page) (wire.List[offpeak.Account], error) {
 	return listOf(a.hub.Store().Accounts(ctx, in.store()))
 }
 
-type accountPath struct {
+// AccountPath names an account.
+type AccountPath struct {
 	Account offpeak.AccountID `path:"account" maxLength:"128"`
 }
 
-func (a *api) setQuota(ctx context.Context, c *caller, in *accountPath) (offpeak.Account, error) {
+func (a *api) setQuota(ctx context.Context, c *caller, in *AccountPath) (offpeak.Account, error) {
 	q, err := decode[offpeak.Quota](c.body)
 	if err == nil {
 		err = validQuota("", q)
@@ -284,7 +287,7 @@ func validQuota(prefix string, q offpeak.Quota) error {
 	return errors.Join(errs...)
 }
 
-func (a *api) invite(ctx context.Context, c *caller, in *accountPath) (wire.Invited, error) {
+func (a *api) invite(ctx context.Context, c *caller, in *AccountPath) (wire.Invited, error) {
 	m, err := decode[wire.NewMember](c.body)
 	if err == nil {
 		err = offpeak.ValidName("name", m.Name)
@@ -298,7 +301,7 @@ func (a *api) invite(ctx context.Context, c *caller, in *accountPath) (wire.Invi
 	return a.hub.Invite(ctx, c.op, in.Account, m)
 }
 
-func (a *api) members(ctx context.Context, c *caller, in *accountPath) (wire.List[offpeak.Member], error) {
+func (a *api) members(ctx context.Context, c *caller, in *AccountPath) (wire.List[offpeak.Member], error) {
 	if c.account != "" && in.Account != c.account {
 		return wire.List[offpeak.Member]{}, fmt.Errorf("account %s: %w", in.Account, offpeak.ErrNotFound)
 	}
@@ -307,7 +310,7 @@ func (a *api) members(ctx context.Context, c *caller, in *accountPath) (wire.Lis
 }
 
 type memberPath struct {
-	accountPath
+	AccountPath
 	Member offpeak.MemberID `path:"member" maxLength:"128"`
 }
 

@@ -59,11 +59,11 @@ func (a *api) problem(h http.Header, path string, err error) *wire.Problem {
 // fail answers with an error, or breaks the connection off where an answer has
 // begun, so that nobody takes half of one for the whole.
 func (a *api) fail(c *caller, rt *route, err error) {
-	p := a.problem(c.Header(), rt.path, err)
 	if c.status != 0 {
 		a.log.Debug("answer broken off", "route", rt.path, "err", err)
 		panic(http.ErrAbortHandler)
 	}
+	p := a.problem(c.Header(), rt.path, err)
 	data, err := json.Marshal(p)
 	if err != nil {
 		data = []byte(`{"title":"Internal error","status":500,"code":"internal"}`)
