@@ -23,27 +23,50 @@ import (
 	"github.com/spf13/pflag"
 
 	"offpeak"
+	"offpeak/internal/local"
 	"offpeak/wire"
 )
 
 var update = flag.Bool("update", false, "write golden files")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"offpeak": func() {
-		env := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
-		os.Exit(Main(context.Background(), os.Args[1:], env))
-	}})
+	env := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
+	testscript.Main(m, map[string]func(){
+		"offpeak": func() { os.Exit(Main(context.Background(), os.Args[1:], env)) },
+		// offpeak-login logs in to the hub of the local file as a context.
+		"offpeak-login": func() {
+			here, err := local.Read(local.Path(os.Getenv))
+			if err != nil {
+				os.Exit(Report(os.Stderr, err))
+			}
+			os.Exit(Main(context.Background(), append([]string{"login", "--token", "-", "--context", os.Args[1]}, here.Hubs...), env))
+		},
+	})
 }
 
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T)    { scripts(t, "testdata/client") }
+func TestHubScripts(t *testing.T) { scripts(t, "testdata/hub") }
+
+// scripts runs the scripts of a folder against the binary.
+func scripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/client",
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("OFFPEAK_HOME", filepath.Join(e.WorkDir, "home"))
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			// await waits for a file to appear.
+			"await": func(ts *testscript.TestScript, _ bool, args []string) {
+				for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+					if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
+						return
+					} else if time.Now().After(deadline) {
+						ts.Fatalf("%s never came: %v", args[0], err)
+					}
+				}
+			},
 			// big writes a job file of 2 MiB.
 			"big": func(ts *testscript.TestScript, _ bool, args []string) {
 				text := "task: {command: [x]}\nname: " + strings.Repeat("a", 2<<20) + "\n"

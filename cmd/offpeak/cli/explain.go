@@ -50,7 +50,7 @@ func explain(t *table, e wire.Explanation, now time.Time) {
 		t.line("It pauses for another " + span(e.NotBefore.Sub(now)) + " after a failure.")
 	}
 	if e.Ahead > 0 {
-		t.line(fmt.Sprintf("%d jobs are matched before it.", e.Ahead))
+		t.line(fmt.Sprintf("Matched before it: %d queued jobs.", e.Ahead))
 	}
 	if len(e.Causes) > 0 {
 		t.line("")

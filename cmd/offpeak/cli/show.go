@@ -89,7 +89,7 @@ func (v shown) table(t *table, now time.Time, node func(offpeak.NodeID) string) 
 	if j.NotBefore != nil && j.NotBefore.After(now) && !j.State.Terminal() {
 		field("Pauses", "for another "+span(j.NotBefore.Sub(now)))
 	}
-	field("Command", strings.Join(j.Spec.Task.Command, " "))
+	field("Command", argv(j.Spec.Task.Command))
 	field("Driver", j.Spec.Task.Driver)
 	field("Asks for", asks(r))
 	field("Input", string(j.Spec.Task.Input))
@@ -128,6 +128,17 @@ func (v shown) table(t *table, now time.Time, node func(offpeak.NodeID) string) 
 			t.row(fmt.Sprint(cp.ID), cp.Name, fmt.Sprint(cp.Attempt), cp.Size.String(), span(time.Duration(cp.Metered)*time.Millisecond), stamp(&cp.At))
 		}
 	}
+}
+
+// argv prints an argument vector so that its arguments can be told apart.
+func argv(args []string) string {
+	out := make([]string, len(args))
+	for i, a := range args {
+		if out[i] = a; a == "" || strings.ContainsAny(a, " \t\n'\"\\$*?[](){}<>|&;#`~!") {
+			out[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(out, " ")
 }
 
 // asks prints requirements in a line.
