@@ -79,7 +79,7 @@ func (q *quotaFlags) over(cmd *cobra.Command, old offpeak.Quota) (offpeak.Quota,
 		old.Running = q.running
 	}
 	if old.Queued < 0 || old.Running < 0 {
-		return old, usage(&offpeak.FieldError{Field: "--queued, --running", Rule: "are 0 (no bound) or more"})
+		return old, refuse(&offpeak.FieldError{Field: "--queued, --running", Rule: "are 0 (no bound) or more"})
 	}
 	return old, nil
 }
@@ -113,7 +113,7 @@ func newAccountCreate(env Env) *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := offpeak.ValidName("NAME", args[0]); err != nil {
-				return usage(err)
+				return refuse(err)
 			}
 			quota, err := q.over(cmd, offpeak.Quota{})
 			if err != nil {
@@ -168,7 +168,7 @@ in with. The hub keeps only a hash: hand the token on now.`,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := offpeak.ValidName("NAME", args[1]); err != nil {
-				return usage(err)
+				return refuse(err)
 			}
 			in.Name, in.Role = args[1], offpeak.Role(role)
 			if err := c.dial(); err != nil {

@@ -24,7 +24,7 @@ Bring it back with offpeak restore.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := args[0]
 			if !filepath.IsAbs(path) || filepath.Clean(path) != path {
-				return usage(&offpeak.FieldError{Field: "PATH", Value: path, Rule: "is an absolute path on the hub's machine"})
+				return refuse(&offpeak.FieldError{Field: "PATH", Value: path, Rule: "is an absolute path on the hub's machine"})
 			}
 			if err := c.dial(); err != nil {
 				return err

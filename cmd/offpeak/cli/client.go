@@ -46,8 +46,8 @@ type client struct {
 // exitUsage is the exit code for bad input.
 const exitUsage = 2
 
-// usage marks an error as bad input.
-func usage(err error) error {
+// refuse marks an error as bad input.
+func refuse(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -68,21 +68,21 @@ func (c *client) command(cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVarP(&c.output, "format", "o", "table", "print `table`, json or name")
 	f.StringVar(&c.context, "context", "", "use the context of this `name` (see offpeak context ls)")
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(flagError(err)) })
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return refuse(flagError(err)) })
 	check := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if check == nil {
 			return nil
 		}
 		if err := check(cmd, args); err != nil {
-			return usage(hinted{err, "Read `" + cmd.CommandPath() + " --help`."})
+			return refuse(hinted{err, "Read `" + cmd.CommandPath() + " --help`."})
 		}
 		return nil
 	}
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !slices.Contains([]string{"table", "json", "name"}, c.output) {
-			return usage(&offpeak.FieldError{Field: "--format", Value: c.output, Rule: "is table, json or name"})
+			return refuse(&offpeak.FieldError{Field: "--format", Value: c.output, Rule: "is table, json or name"})
 		}
 		return run(cmd, args)
 	}
@@ -139,7 +139,7 @@ func (c *client) target() (remote.Target, error) {
 		if t, ok := contexts.Find(name); ok {
 			return t, nil
 		}
-		return remote.Target{}, usage(hinted{&offpeak.FieldError{Field: "--context", Value: name, Rule: "is not among the contexts"}, "See `offpeak context ls`, or log in: `offpeak login URL --context " + safe(name) + "`."})
+		return remote.Target{}, refuse(hinted{&offpeak.FieldError{Field: "--context", Value: name, Rule: "is not among the contexts"}, "See `offpeak context ls`, or log in: `offpeak login URL --context " + safe(name) + "`."})
 	}
 	if c.context != "" {
 		return find(c.context)
@@ -193,7 +193,7 @@ func (c *client) dial() error {
 	}
 	c.hub, err = remote.New(remote.Config{Target: t, Agent: "offpeak/" + build(c.env.Version).Version, Note: c.note})
 	if errors.Is(err, offpeak.ErrInvalid) {
-		return usage(err)
+		return refuse(err)
 	}
 	return err
 }
@@ -260,7 +260,7 @@ func (c *client) job(ctx context.Context, ref string) (offpeak.JobID, error) {
 	if ref == "-" {
 		data, err := os.ReadFile(c.lastPath())
 		if err != nil {
-			return "", usage(hinted{errors.New("no job was submitted from here yet"), "Name a job by its id; see `offpeak ps --all`."})
+			return "", refuse(hinted{errors.New("no job was submitted from here yet"), "Name a job by its id; see `offpeak ps --all`."})
 		}
 		return offpeak.JobID(strings.TrimSpace(string(data))), nil
 	}
@@ -326,7 +326,7 @@ func pick(what, ref string, ids, names []string) (string, error) {
 	case len(fit) == 1:
 		return fit[0], nil
 	case len(fit) > 1:
-		return "", usage(&offpeak.FieldError{Field: what, Value: ref, Rule: fmt.Sprintf("fits %d of them, among them %s and %s", len(fit), fit[0], fit[1])})
+		return "", refuse(&offpeak.FieldError{Field: what, Value: ref, Rule: fmt.Sprintf("fits %d of them, among them %s and %s", len(fit), fit[0], fit[1])})
 	}
 	return "", fmt.Errorf("%s %q: %w", what, safe(ref), offpeak.ErrNotFound)
 }

@@ -69,7 +69,7 @@ func changeContext(env Env, use, short, long, example string, change func(*remot
 				return err
 			}
 			if !change(&contexts, args[0]) {
-				return usage(hinted{fmt.Errorf("there is no context %q", safe(args[0])), "See `offpeak context ls`."})
+				return refuse(hinted{fmt.Errorf("there is no context %q", safe(args[0])), "See `offpeak context ls`."})
 			}
 			if err := contexts.Save(c.contextsPath()); err != nil {
 				return err

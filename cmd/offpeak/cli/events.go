@@ -28,10 +28,10 @@ where they broke. With -o json each line is the API's event; its cursor is what
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if n, err := strconv.ParseInt(after, 10, 64); after != "" && (err != nil || n < 0) {
-				return usage(&offpeak.FieldError{Field: "--after", Value: after, Rule: "is the cursor of an event, 0 for the oldest kept"})
+				return refuse(&offpeak.FieldError{Field: "--after", Value: after, Rule: "is the cursor of an event, 0 for the oldest kept"})
 			}
 			if limit < 0 {
-				return usage(&offpeak.FieldError{Field: "--limit", Value: fmt.Sprint(limit), Rule: "is 0 (no limit) or more"})
+				return refuse(&offpeak.FieldError{Field: "--limit", Value: fmt.Sprint(limit), Rule: "is 0 (no limit) or more"})
 			}
 			if err := c.dial(); err != nil {
 				return err

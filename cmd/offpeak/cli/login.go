@@ -42,10 +42,10 @@ The context is kept in a file that only you can read.`,
 				t.Name = u.Hostname()
 			}
 			if err := offpeak.ValidName("--context", t.Name); err != nil {
-				return usage(err)
+				return refuse(err)
 			}
 			if _, err := remote.New(remote.Config{Target: t}); err != nil {
-				return usage(err)
+				return refuse(err)
 			}
 			var err error
 			if t.Token, err = c.readToken(token); err != nil {
@@ -71,7 +71,7 @@ func (c *client) readToken(flag string) (string, error) {
 			err = nil
 		}
 	case flag != "":
-		return "", usage(&offpeak.FieldError{Field: "--token", Rule: "is - to read it from standard input, so that it does not show in the list of processes"})
+		return "", refuse(&offpeak.FieldError{Field: "--token", Rule: "is - to read it from standard input, so that it does not show in the list of processes"})
 	case c.env.Getenv("OFFPEAK_TOKEN") != "":
 		text = c.env.Getenv("OFFPEAK_TOKEN")
 	case terminal(c.env.Stdin):
@@ -85,7 +85,7 @@ func (c *client) readToken(flag string) (string, error) {
 		return "", fmt.Errorf("read token: %w", err)
 	}
 	if text = strings.TrimSpace(text); text == "" {
-		return "", usage(hinted{errors.New("no token"), "Give one with --token - on standard input, or in OFFPEAK_TOKEN. The hub printed an admin token when it started first."})
+		return "", refuse(hinted{errors.New("no token"), "Give one with --token - on standard input, or in OFFPEAK_TOKEN. The hub printed an admin token when it started first."})
 	}
 	return text, nil
 }

@@ -39,13 +39,13 @@ On a terminal control characters are made visible; --raw passes them on.
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case !slices.Contains([]string{"", "stdout", "stderr"}, stream):
-				return usage(&offpeak.FieldError{Field: "--stream", Value: stream, Rule: "is stdout or stderr"})
+				return refuse(&offpeak.FieldError{Field: "--stream", Value: stream, Rule: "is stdout or stderr"})
 			case attempt < 0:
-				return usage(&offpeak.FieldError{Field: "--attempt", Value: fmt.Sprint(attempt), Rule: "counts from 1"})
+				return refuse(&offpeak.FieldError{Field: "--attempt", Value: fmt.Sprint(attempt), Rule: "counts from 1"})
 			case offset < 0:
-				return usage(&offpeak.FieldError{Field: "--since-offset", Value: fmt.Sprint(offset), Rule: "is not negative"})
+				return refuse(&offpeak.FieldError{Field: "--since-offset", Value: fmt.Sprint(offset), Rule: "is not negative"})
 			case cmd.Flags().Changed("since-offset") && stream == "":
-				return usage(&offpeak.FieldError{Field: "--since-offset", Rule: "is a place in one stream: give --stream too"})
+				return refuse(&offpeak.FieldError{Field: "--since-offset", Rule: "is a place in one stream: give --stream too"})
 			}
 			if err := c.dial(); err != nil {
 				return err

@@ -26,7 +26,7 @@ func readManifest(path string, stdin io.Reader) (offpeak.Spec, error) {
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return spec, usage(fmt.Errorf("read job file: %w", err))
+			return spec, refuse(fmt.Errorf("read job file: %w", err))
 		}
 		defer f.Close()
 		in = f
@@ -40,7 +40,7 @@ func readManifest(path string, stdin io.Reader) (offpeak.Spec, error) {
 	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
-		return spec, usage(fmt.Errorf("read job file %s: %w", path, err))
+		return spec, refuse(fmt.Errorf("read job file %s: %w", path, err))
 	}
 	if len(doc.Content) == 0 {
 		return spec, &offpeak.FieldError{Field: path, Rule: "holds a job: task, requirements, limits, …"}

@@ -32,10 +32,10 @@ happens, until interrupted.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q, err := jobQuery(all, states, labels)
 			if err != nil {
-				return usage(err)
+				return refuse(err)
 			}
 			if limit < 0 {
-				return usage(&offpeak.FieldError{Field: "--limit", Value: fmt.Sprint(limit), Rule: "is 0 (no limit) or more"})
+				return refuse(&offpeak.FieldError{Field: "--limit", Value: fmt.Sprint(limit), Rule: "is 0 (no limit) or more"})
 			}
 			if err := c.dial(); err != nil {
 				return err

@@ -189,7 +189,7 @@ func (s *specFlags) environment(from map[string]string, getenv func(string) stri
 	if s.envFile != "" {
 		f, err := os.Open(s.envFile)
 		if err != nil {
-			return nil, usage(fmt.Errorf("read --env-file: %w", err))
+			return nil, refuse(fmt.Errorf("read --env-file: %w", err))
 		}
 		defer f.Close()
 		scan := bufio.NewScanner(f)
@@ -199,7 +199,7 @@ func (s *specFlags) environment(from map[string]string, getenv func(string) stri
 			}
 		}
 		if err := scan.Err(); err != nil {
-			return nil, usage(fmt.Errorf("read --env-file: %w", err))
+			return nil, refuse(fmt.Errorf("read --env-file: %w", err))
 		}
 	}
 	for _, e := range s.env {

@@ -70,15 +70,15 @@ func (s *submission) submit(ctx context.Context, c *client, command []string) (o
 	if s.file != "" {
 		var err error
 		if spec, err = readManifest(s.file, c.env.Stdin); err != nil {
-			return offpeak.Job{}, usage(err)
+			return offpeak.Job{}, refuse(err)
 		}
 	}
 	if len(command) == 0 && len(spec.Task.Command) == 0 {
-		return offpeak.Job{}, usage(hinted{errors.New("no command: say what to run"), "For example `offpeak run -- python3 train.py`, or describe the job in a file: `offpeak submit -f job.yaml`."})
+		return offpeak.Job{}, refuse(hinted{errors.New("no command: say what to run"), "For example `offpeak run -- python3 train.py`, or describe the job in a file: `offpeak submit -f job.yaml`."})
 	}
 	spec, err := s.apply(spec, command, c.env.Getenv)
 	if err != nil {
-		return offpeak.Job{}, usage(err)
+		return offpeak.Job{}, refuse(err)
 	}
 	given := s.inputs
 	if len(given) == 0 && spec.Task.Input == "" && spec.Task.Driver == "wasm" {

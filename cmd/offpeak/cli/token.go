@@ -72,7 +72,7 @@ say else, and holds the hub's addresses and key.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if in.Uses < 1 {
-				return usage(&offpeak.FieldError{Field: "--uses", Value: fmt.Sprint(in.Uses), Rule: "is at least 1"})
+				return refuse(&offpeak.FieldError{Field: "--uses", Value: fmt.Sprint(in.Uses), Rule: "is at least 1"})
 			}
 			in.Account = offpeak.AccountID(account)
 			return c.createToken(cmd.Context(), in)
@@ -89,7 +89,7 @@ say else, and holds the hub's addresses and key.`,
 func (c *client) createToken(ctx context.Context, in wire.NewToken) error {
 	if in.Name != "" {
 		if err := offpeak.ValidName("--name", in.Name); err != nil {
-			return usage(err)
+			return refuse(err)
 		}
 	}
 	if err := c.dial(); err != nil {

@@ -26,7 +26,7 @@ stay here. Links and devices are left out, with a note.`
 // inputs says which folder to pack and what of it; no paths is all of it.
 func inputs(given []string) (root string, paths []string, err error) {
 	wrong := func(value, rule string) error {
-		return usage(&offpeak.FieldError{Field: "--input", Value: value, Rule: rule})
+		return refuse(&offpeak.FieldError{Field: "--input", Value: value, Rule: rule})
 	}
 	for _, in := range given {
 		info, err := os.Lstat(in)
@@ -68,7 +68,7 @@ func (c *client) send(ctx context.Context, given []string) (offpeak.Hash, error)
 	}
 	root, err := os.OpenRoot(folder)
 	if err != nil {
-		return "", usage(fmt.Errorf("open input: %w", err))
+		return "", refuse(fmt.Errorf("open input: %w", err))
 	}
 	defer root.Close()
 	ignore, err := blob.ReadIgnore(root)
