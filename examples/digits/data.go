@@ -3,6 +3,7 @@ package main
 import (
 	"compress/gzip"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -40,7 +41,7 @@ func load(path string) ([]image, error) {
 	var images []image
 	for {
 		row, err := rows.Read()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return images, nil
 		}
 		if err != nil {
