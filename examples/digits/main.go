@@ -44,7 +44,7 @@ func main() {
 	}
 	o.attempt, _ = strconv.Atoi(env("OFFPEAK_ATTEMPT", "1"))
 	flag.StringVar(&o.data, "data", "digits.csv.gz", "the data file")
-	flag.StringVar(&o.outputs, "outputs", "outputs", "folder for model and metrics")
+	flag.StringVar(&o.outputs, "outputs", env("OFFPEAK_OUTPUT_DIR", "outputs"), "folder for model and metrics")
 	flag.IntVar(&o.steps, "steps", 5000, "steps to train, one batch each")
 	flag.IntVar(&o.every, "checkpoint-every", 100, "steps between checkpoints")
 	flag.IntVar(&o.report, "report-every", 100, "steps between lines of progress")

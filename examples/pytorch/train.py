@@ -92,7 +92,7 @@ def load(path):
 def main():
     args = argparse.ArgumentParser(description=__doc__)
     args.add_argument("--data", default="digits.csv.gz")
-    args.add_argument("--outputs", default="outputs", type=Path)
+    args.add_argument("--outputs", default=os.environ.get("OFFPEAK_OUTPUT_DIR", "outputs"), type=Path)
     args.add_argument("--epochs", default=30, type=int)
     args = args.parse_args()
 
