@@ -134,9 +134,12 @@ func (g *grid) startHub(ctx context.Context) error {
 		if hub.ended() {
 			return false, errors.New("the hub ended at once")
 		}
+		if _, err := os.Stat(file); err != nil {
+			return false, nil //nolint:nilerr // not written yet
+		}
 		found, err := local.Read(file)
 		if err != nil || len(found.Hubs) == 0 {
-			return false, nil
+			return false, err
 		}
 		g.api = &wire.Direct{Client: &http.Client{}, Base: found.Hubs[0], Token: found.Token, Agent: "offpeak-demo"}
 		_, err = g.api.Whoami(ctx)

@@ -26,8 +26,9 @@ func main() {
 	keep := flag.Bool("keep", false, "leave the folder with logs and state behind")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := show(ctx, *bin, *job, *train, *keep); err != nil {
+	err := show(ctx, *bin, *job, *train, *keep)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "\ndemo:", err)
 		os.Exit(1)
 	}
