@@ -1,0 +1,59 @@
+# Every target does its own set-up. `make` lists them.
+
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+TOOL := go tool -modfile=tools/go.mod
+
+# How long one package's tests may take, and how many packages are tested at
+# once: suites start real processes, more at once would only slow each other.
+TEST_TIMEOUT ?= 15m
+TEST_PARALLEL ?= 2
+PACKAGES ?= ./...
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+.PHONY: build
+build: ## build bin/offpeak, one static binary
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/offpeak ./cmd/offpeak
+
+.PHONY: wasm
+wasm: ## build the example job, bin/digits, for WebAssembly
+	@mkdir -p bin/digits
+	GOOS=wasip1 GOARCH=wasm go build -trimpath -ldflags '-s -w' -o bin/digits/digits.wasm ./examples/digits
+	cp examples/digits/digits.csv.gz bin/digits/
+
+.PHONY: demo
+demo: build wasm ## see a training job survive the death of its node
+	go run ./internal/demo --bin bin/offpeak --job bin/digits
+
+.PHONY: test
+test: setup ## run all tests, with the race detector
+	go vet $(PACKAGES)
+	@tools/test -timeout $(TEST_TIMEOUT) -p $(TEST_PARALLEL) $(PACKAGES)
+
+.PHONY: setup
+setup: ## install what the tests need, where that is allowed
+	@tools/setup
+
+.PHONY: lint
+lint: ## run the linters (the first run builds them: about 3 minutes)
+	@unformatted="$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go'))"; \
+	if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
+	$(TOOL) golangci-lint run $(PACKAGES)
+
+.PHONY: bench
+bench: build ## measure what docs/performance.md claims
+	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./bench/...
+
+.PHONY: generate
+generate: ## rewrite golden files and generated documents
+	go test ./docs -update
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin dist
