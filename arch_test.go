@@ -65,7 +65,7 @@ var clockless = append([]string{"hub", "store", "blob"}, pure...)
 var clockAllowed = map[string]string{
 	"store/storetest":        "a suite that runs against real engines measures real time",
 	"store/sqlite/writer.go": "measures how long commits take and decides nothing by it",
-	"hub/api":         "network deadlines are the machine's time, not a decision's",
+	"hub/api":                "network deadlines are the machine's time, not a decision's",
 }
 
 // varAllowed lists package variables that are set from outside, with the reason.
