@@ -182,8 +182,9 @@ func TestStatesDocument(t *testing.T) {
 
 func statesDocument() string {
 	var b strings.Builder
-	b.WriteString("# States and ends\n\n<!-- Generated from the tables in states.go and ends.go by: go test . -run TestStatesDocument -update -->\n\n" +
-		"Every move that is not listed is refused. What each state means stands beside it in `states.go`.\n")
+	b.WriteString("# States\n\n<!-- Generated from the tables in states.go by: go test . -run TestStatesDocument -update -->\n\n" +
+		"Every move that is not listed is refused. What each state means stands beside it in `states.go`; " +
+		"which end leads where, in the table of ends in `ends.go`.\n")
 	titles := map[string]string{
 		"job":          "Job",
 		"lease":        "Lease",
@@ -225,13 +226,6 @@ func statesDocument() string {
 			}
 			b.WriteString("```\n")
 		}
-	}
-	b.WriteString("\n## How attempts end\n\n" +
-		"The reason is a stable code. *Counts* names the retry counter that the end counts against: `never` ends the job, `free` is not counted. " +
-		"*Charge* is what the submitter pays for the attempt: `full` all metered time, `kept` up to the last stored checkpoint, `nothing`.\n\n" +
-		"| reason | lease ends as | fault | counts | charge | what happened | what to do |\n|---|---|---|---|---|---|---|\n")
-	for _, e := range Ends() {
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s | %s | %s |\n", e.Reason, e.Lease, e.Fault, e.Counter, e.Charge, e.Sentence, e.Next)
 	}
 	return b.String()
 }

@@ -9,6 +9,10 @@
 //
 // It knows nothing of accounts, jobs, quotas or networks. Who may read a blob
 // and when it is garbage is decided by the store's book-keeping.
+//
+// It starts goroutines only inside Upload and Unpack, which end them before
+// they return. It is tested against a corpus of hostile folders and trees, in
+// races with a process that swaps folders for links, and on a full disk.
 package blob
 
 import (

@@ -299,11 +299,16 @@ func openFile(dir *os.Root, name string, seen fs.FileInfo) (*os.File, fs.FileInf
 }
 
 // swapped turns the errors of a path that is no longer what it was into
-// errSwapped; what is merely gone included.
+// errSwapped: gone, not a folder any more, a link that leaves the root (for
+// which os.Root has an error of its own that no system call made).
 func swapped(err error) error {
-	var path *fs.PathError
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) ||
-		errors.Is(err, syscall.ENXIO) || (errors.As(err, &path) && !errors.As(path.Err, new(syscall.Errno))) {
+	switch {
+	case err == nil, errors.Is(err, fs.ErrClosed):
+		return err
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENXIO):
+		return errSwapped
+	}
+	if _, ok := errors.AsType[syscall.Errno](err); !ok {
 		return errSwapped
 	}
 	return err
