@@ -71,12 +71,16 @@ func (g *grid) report(l *offpeak.Lease, kind store.ReportKind) error {
 }
 
 // cycle takes one job from its submission to its end.
-func (g *grid) cycle() error {
+func (g *grid) cycle() error { return g.cycleSaying(func(offpeak.JobID, offpeak.JobState) {}) }
+
+// cycleSaying says what was acknowledged.
+func (g *grid) cycleSaying(say func(offpeak.JobID, offpeak.JobState)) error {
 	ctx := context.Background()
 	j, err := g.submit()
 	if err != nil {
 		return err
 	}
+	say(j.ID, offpeak.JobQueued)
 	c, err := g.Claim(ctx, []store.Claim{{Job: j.ID, Attempt: 1, Node: nodeID, Lease: offpeak.LeaseID(fmt.Sprintf("lease_%032d", g.n.Add(1))), OfferFor: time.Minute,
 		Resources: offpeak.Resources{CPU: 1000, Memory: offpeak.GiB, Disk: offpeak.GiB}}})
 	if err != nil {
@@ -88,7 +92,11 @@ func (g *grid) cycle() error {
 	if err := g.report(c[0].Lease, store.ReportAccepted); err != nil {
 		return err
 	}
-	return g.report(c[0].Lease, store.ReportEnded)
+	if err := g.report(c[0].Lease, store.ReportEnded); err != nil {
+		return err
+	}
+	say(j.ID, offpeak.JobSucceeded)
+	return nil
 }
 
 func bench(b *testing.B) *grid {

@@ -311,13 +311,13 @@ func names[S ~string](states []S) []string {
 	return out
 }
 
-// TestQueueIsQuickAndSmall holds the start of a hub with many jobs to bounds
+// TestStartWithManyJobs holds the start of a hub with many jobs to bounds
 // that only a wrong plan or a leak would break.
 func TestStartWithManyJobs(t *testing.T) {
 	if testing.Short() {
-		t.Skip("writes 20,000 jobs")
+		t.Skip("writes 5,000 jobs")
 	}
-	const jobs = 20_000
+	const jobs = 5_000
 	path := filepath.Join(t.TempDir(), "store.db")
 	s, err := sqlite.Open(t.Context(), path, sqlite.Options{})
 	if err != nil {

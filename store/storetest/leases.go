@@ -238,6 +238,7 @@ func beats(t *testing.T, g *grid) {
 	sp := spec()
 	sp.Limits.ReconnectGrace = offpeak.Duration(30 * time.Second)
 	n, l := g.leased(sp)
+	g.clock.Advance(time.Second) // a node's leases are listed in the order of their offers
 	offer := g.claim(g.submit(spec()).ID, 1, n.ID)
 	expiry := func(l offpeak.Lease) time.Time { t.Helper(); return g.lease(l.Job, l.ID).ExpiresAt }
 	g.clock.Advance(5 * time.Second)

@@ -23,7 +23,7 @@ func model(t *testing.T, g *grid) {
 			nodes = append(nodes, g.enrol(1).ID)
 		}
 		w := &world{grid: g, jobs: map[offpeak.JobID]*picture{}}
-		steps := rapid.IntRange(5, 40).Draw(rt, "steps")
+		steps := rapid.IntRange(5, 30).Draw(rt, "steps")
 		for range steps {
 			w.step(ctx, rt, nodes)
 		}
