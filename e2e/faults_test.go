@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -53,15 +54,22 @@ func TestTwoHundredAtOnce(t *testing.T) {
 		}
 	}
 	// The events tell of every moment: replay what each node held.
-	held, most := map[offpeak.NodeID]int{}, 0
+	held, most := map[offpeak.NodeID]map[offpeak.LeaseID]bool{}, 0
 	for _, e := range g.Events() {
-		switch e.Type {
-		case "lease.offered":
-			held[e.Node]++
-		case "lease.finishing":
-			held[e.Node]--
+		state, ok := strings.CutPrefix(e.Type, "lease.")
+		if !ok {
+			continue
 		}
-		most = max(most, held[e.Node])
+		if held[e.Node] == nil {
+			held[e.Node] = map[offpeak.LeaseID]bool{}
+		}
+		switch s := offpeak.LeaseState(state); {
+		case s == offpeak.LeaseOffered:
+			held[e.Node][e.Lease] = true
+		case s == offpeak.LeaseFinishing || s.Terminal():
+			delete(held[e.Node], e.Lease)
+		}
+		most = max(most, len(held[e.Node]))
 	}
 	if most != 1 {
 		t.Errorf("a node held %d leases at once", most)
