@@ -31,12 +31,20 @@ type grid struct {
 	admin   offpeak.Token
 	ops     atomic.Int64
 	stop    func()
+	// wrap and now put faults between the hub and its store and clock.
+	wrap func(store.Store) store.Store
+	now  func() time.Time
 }
 
 func newGrid(t testing.TB, cfg hub.Config) *grid {
 	t.Helper()
+	return newGridWith(t, cfg, func(s store.Store) store.Store { return s }, time.Now)
+}
+
+func newGridWith(t testing.TB, cfg hub.Config, wrap func(store.Store) store.Store, now func() time.Time) *grid {
+	t.Helper()
 	cfg.Hubs = []string{"http://127.0.0.1:7070"}
-	g := &grid{t: t, cfg: cfg, folder: t.TempDir()}
+	g := &grid{t: t, cfg: cfg, folder: t.TempDir(), wrap: wrap, now: now}
 	g.start()
 	secret, err := g.hub.Bootstrap(t.Context())
 	must(t, err)
@@ -56,7 +64,7 @@ func (g *grid) start() {
 	must(g.t, err)
 	g.store = s
 	g.hub = hub.New(g.cfg, hub.Env{
-		Store: s, Blobs: blobs, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Store: g.wrap(s), Blobs: blobs, Log: slog.New(slog.DiscardHandler), Now: g.now,
 		Rand: mathrand.New(mathrand.NewPCG(1, 2)), Random: rand.Reader,
 	})
 	ctx, cancel := context.WithCancel(context.Background())

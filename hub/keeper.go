@@ -251,17 +251,23 @@ func (h *Hub) flush(ctx context.Context) error {
 }
 
 func (h *Hub) flushTouches(ctx context.Context) {
+	// The store counts by its own time: what is told is how long ago.
+	at, err := h.env.Store.Now(ctx)
+	now := h.env.Now()
 	heard := make(map[offpeak.NodeID]time.Time)
-	h.peers.all(func(p *peer) {
-		if p.liveness == offpeak.NodeOnline && p.heard.After(p.flushed) && p.settled {
-			heard[p.id] = p.heard
-			p.flushed = p.heard
+	if err == nil {
+		h.peers.all(func(p *peer) {
+			if p.liveness == offpeak.NodeOnline && p.heard.After(p.flushed) && p.settled {
+				heard[p.id] = at.Add(-max(0, now.Sub(p.heard)))
+				p.flushed = p.heard
+			}
+		})
+		if len(heard) == 0 {
+			return
 		}
-	})
-	if len(heard) == 0 {
-		return
+		err = h.env.Store.Touch(ctx, heard)
 	}
-	if err := h.env.Store.Touch(ctx, heard); err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil {
 		h.env.Log.Warn("note down who was heard", "nodes", len(heard), "err", err)
 	}
 }
