@@ -13,6 +13,7 @@ import (
 )
 
 func TestTimeLimit(t *testing.T) {
+	t.Parallel()
 	h := spawn(t, "")
 	s := script(t, `trap '' TERM; while :; do sleep 0.01; done`)
 	s.Limits.Time = 100 * time.Millisecond
@@ -27,6 +28,7 @@ func TestTimeLimit(t *testing.T) {
 }
 
 func TestDiskLimit(t *testing.T) {
+	t.Parallel()
 	h := spawn(t, "")
 	s := script(t, `head -c 8000000 /dev/zero >big; sync big; sleep 1000`)
 	s.Limits.Disk = 4 * offpeak.MB
@@ -37,6 +39,7 @@ func TestDiskLimit(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	h := spawn(t, "")
 	if !do(t, h, ask).Limited {
 		t.Skip("no writable cgroups here")
@@ -92,6 +95,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestOutputIsExactAndCapped(t *testing.T) {
+	t.Parallel()
 	h := spawn(t, "")
 	s := script(t, `printf 'a\0b\377\n'; printf err >&2; printf tail`)
 	start(t, h, s)

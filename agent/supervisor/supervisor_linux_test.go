@@ -287,6 +287,7 @@ func leftGroups(dir string) []string {
 }
 
 func TestExits(t *testing.T) {
+	t.Parallel()
 	h := spawn(t, "")
 	code := func(n int) *int { return &n }
 	for _, c := range []struct {
@@ -331,6 +332,7 @@ func TestExits(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	h := spawn(t, "")
 	refused := func(what string, r supervisor.Request) {
 		t.Helper()
@@ -352,6 +354,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestWarmRestartsLeaveNothing(t *testing.T) {
+	t.Parallel()
 	h := spawn(t, "")
 	before := do(t, h, ask)
 	var fds int
@@ -441,6 +444,7 @@ func TestFreezesAtTheDeadlineAndThawsOnANewerLease(t *testing.T) {
 }
 
 func TestKilledAfterKeepFrozen(t *testing.T) {
+	t.Parallel()
 	h := spawn(t, "")
 	s := script(t, escapees+counter)
 	m := mark(t, &s)
@@ -459,6 +463,7 @@ func TestKilledAfterKeepFrozen(t *testing.T) {
 }
 
 func TestFreezeByOrderKeepsTheJobAndItsTime(t *testing.T) {
+	t.Parallel()
 	h := spawn(t, "")
 	s := script(t, counter)
 	s.Limits.Time = time.Hour
@@ -508,6 +513,7 @@ func TestNotice(t *testing.T) {
 }
 
 func TestFirstOutputIsPushedAtOnce(t *testing.T) {
+	t.Parallel()
 	h := spawn(t, "")
 	s := script(t, `echo hello; sleep 1000`)
 	start(t, h, s)
@@ -518,6 +524,7 @@ func TestFirstOutputIsPushedAtOnce(t *testing.T) {
 }
 
 func TestAnotherAgentAdopts(t *testing.T) {
+	t.Parallel()
 	first := spawn(t, "")
 	s := script(t, counter)
 	s.Deadline = lease(time.Hour)
@@ -552,6 +559,7 @@ func TestAnotherAgentAdopts(t *testing.T) {
 }
 
 func TestDeepFolder(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for range 20 {
 		dir = filepath.Join(dir, "a-rather-long-name")
@@ -569,6 +577,7 @@ func TestDeepFolder(t *testing.T) {
 }
 
 func TestSignalsFromTheJobDoNotReachTheSupervisor(t *testing.T) {
+	t.Parallel()
 	h := spawn(t, "")
 	if !slices.Contains(fences(t), supervisor.FencePIDNamespace) {
 		t.Skip("no PID namespaces")
