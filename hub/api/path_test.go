@@ -44,6 +44,7 @@ func nextSync(t *testing.T, r *bufio.Reader, until func(wire.Sync) bool) wire.Sy
 // The way of one job over the wire: submitted, pushed to a node, run there with
 // its log followed, ended, seen by everyone who waited.
 func TestTheWayOfAJob(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	_, m := g.account("acme")
@@ -218,6 +219,7 @@ func (r *eventReader) until(t *testing.T, it func(offpeak.Event) bool) offpeak.E
 // A reader that comes back with the last id it saw misses nothing and gets
 // nothing twice.
 func TestEventsGoOn(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	var jobs []offpeak.JobID
@@ -281,6 +283,7 @@ func TestEventsGoOn(t *testing.T) {
 
 // A reader whose place was lost to retention is told so, and goes on.
 func TestEventsResync(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	for range 3 {
@@ -321,6 +324,7 @@ func TestEventsResync(t *testing.T) {
 
 // A list walked page by page is the whole list, once.
 func TestPages(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	want := map[offpeak.JobID]bool{}
@@ -357,6 +361,7 @@ func TestPages(t *testing.T) {
 }
 
 func TestBlobs(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	_, ours := g.account("acme")
@@ -393,6 +398,7 @@ func TestBlobs(t *testing.T) {
 
 // A node acts on itself and its own leases only, and an ended session ends its streams.
 func TestNodesAreApart(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{Ping: 20 * time.Millisecond})
 	ctx := g.ctx()
 	one := g.enrol(g.admin, "one")
@@ -445,6 +451,7 @@ func TestNodesAreApart(t *testing.T) {
 }
 
 func TestDocument(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	resp, err := http.Get(g.url + "/v1/openapi.json")
 	if err != nil {
@@ -494,6 +501,7 @@ func TestDocument(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	if _, err := g.admin.Submit(ctx, g.op(), spec()); err != nil {
@@ -519,6 +527,7 @@ func TestMetrics(t *testing.T) {
 // Streams end when the hub goes; a followed log breaks off, so that its reader
 // does not take that for the end of the log.
 func TestStreamsEndWithTheHub(t *testing.T) {
+	t.Parallel()
 	closing, closeStreams := context.WithCancel(context.Background())
 	defer closeStreams()
 	g := newGrid(t, Options{Streams: closing})
