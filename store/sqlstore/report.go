@@ -262,6 +262,10 @@ func (s *Store) reportEnd(t *verb, r store.Report, l *lease, j *job) (store.Chan
 		reason: r.Reason, detail: r.Detail, exit: r.ExitCode, signal: r.Signal, output: r.Output, ran: r.Ran, reported: true,
 		wasLease: l.State, wasJob: j.State,
 	}
+	if r.Reason == offpeak.EndCancelled && j.State != offpeak.JobCancelling {
+		// Nobody with the right asked for it: a node can't cancel a job.
+		e.reason, e.detail = offpeak.EndNodeError, "the node says cancelled, but nobody cancelled the job"
+	}
 	if r.Output != "" {
 		if err := t.hasTree(l.Account, r.Output); err != nil {
 			return store.Change{}, err

@@ -88,10 +88,7 @@ func New(db DB, cfg Config) *Store {
 
 // Now is the store's time.
 func (s *Store) Now(ctx context.Context) (time.Time, error) {
-	if err := ctx.Err(); err != nil {
-		return time.Time{}, fmt.Errorf("read the store's time: %w", err)
-	}
-	return s.db.Now(), nil
+	return read(ctx, s, "read the store's time", func(t *verb) (time.Time, error) { return t.now, nil })
 }
 
 // Backup writes a consistent copy to path.

@@ -1,0 +1,141 @@
+package sqlite_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"offpeak"
+	"offpeak/store"
+	"offpeak/store/sqlite"
+)
+
+// TestCheckFindsPlantedViolations breaks each invariant by hand and asks that
+// Check names the row.
+func TestCheckFindsPlantedViolations(t *testing.T) {
+	ctx := context.Background()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct{ name, invariant, object, plant string }{
+		{"reserved drifts", "I1", "node_1", `UPDATE nodes SET reserved_cpu = reserved_cpu + 1`},
+		{"reserved over capacity", "I1", "node_1", `UPDATE nodes SET capacity_cpu = 1`},
+		{"a device held by an ended lease", "I1", "lease_done", `INSERT INTO lease_devices VALUES ('lease_done', 'node_1', 'GPU-0', 1)`},
+		{"a live lease that lets go of its device", "I1", "lease_live", `INSERT INTO lease_devices VALUES ('lease_live', 'node_1', 'GPU-0', 0)`},
+		{"a device held twice", "I1", "node_1/GPU-0", `DROP INDEX lease_devices_held; INSERT INTO lease_devices VALUES ('lease_live', 'node_1', 'GPU-0', 1), ('x', 'node_1', 'GPU-0', 1)`},
+		{"a live job without its lease", "I2", "job_live", `UPDATE jobs SET lease = 'lease_gone' WHERE id = 'job_live'`},
+		{"a running job whose lease prepares", "I2", "job_live", `UPDATE jobs SET state = 'running' WHERE id = 'job_live'`},
+		{"a leased job whose lease runs", "I2", "job_live", `UPDATE leases SET state = 'running' WHERE id = 'lease_live'`},
+		{"an end without a time", "I2", "job_done", `UPDATE jobs SET ended_at = 0 WHERE id = 'job_done'`},
+		{"a gap in the attempts", "I2", "job_done", `UPDATE jobs SET attempt = 2 WHERE id = 'job_done'`},
+		{"two results", "I3", "job_done", `INSERT INTO leases (id, job, account, attempt, node, state, cpu, memory, disk, price, expires_at, grace, time_limit, offered_at, ended_at)
+			VALUES ('lease_2', 'job_done', 'acct_1', 2, 'node_1', 'succeeded', 0, 0, 0, 0, 1, 0, 0, 1, 1)`},
+		{"a result that is not the job's", "I3", "lease_done", `UPDATE jobs SET output = 'other' WHERE id = 'job_done'`},
+		{"a success without an attempt", "I3", "job_done", `UPDATE leases SET state = 'failed' WHERE id = 'lease_done'`},
+		{"two live leases", "I3", "lease_done", `UPDATE leases SET state = 'finishing', ended_at = 0 WHERE id = 'lease_done'`},
+		{"a lease on a removed node", "I4", "lease_live", `UPDATE nodes SET removed_at = 1`},
+		{"a lease on a node never heard", "I4", "lease_live", `UPDATE nodes SET last_heard = 0, generation = 0`},
+		{"an expired lease", "I5", "lease_live", `UPDATE leases SET expires_at = 1 WHERE id = 'lease_live'`},
+		{"a lease lost too early", "I5", "lease_done", `UPDATE leases SET state = 'lost', reason = 'node_lost', ended_at = expires_at - 1 WHERE id = 'lease_done'`},
+		{"terms that do not add up", "I6", "lease_done", `UPDATE lease_terms SET metered = metered + 1`},
+		{"a missing term", "I6", "lease_done", `UPDATE lease_terms SET n = 2`},
+		{"more metered than passed", "I7", "lease_done", `UPDATE leases SET metered = 1000000; UPDATE lease_terms SET metered = 1000000`},
+		{"metered before a start", "I7", "lease_live", `UPDATE leases SET metered = 5, accepted_at = 0, started_at = 0 WHERE id = 'lease_live'`},
+		{"more kept than metered", "I7", "lease_done", `UPDATE leases SET kept = metered + 1 WHERE id = 'lease_done'`},
+		{"metered over the limit", "I7", "lease_done", `UPDATE leases SET time_limit = 1000 WHERE id = 'lease_done'`},
+		{"a device of another node", "I8", "lease_done", `INSERT INTO lease_devices VALUES ('lease_done', 'node_1', 'GPU-9', 0)`},
+		{"another price", "I8", "lease_done", `UPDATE lease_terms SET price = price + 1`},
+		{"an outcome from the future", "I9", "op_1", `UPDATE operations SET at = at + 864000000000 WHERE id = 'op_1'`},
+		{"an event that was pruned", "I9", "1", `INSERT INTO meta VALUES ('events_pruned', '1')`},
+		{"a secret", "I10", "join", `UPDATE tokens SET secret_hash = X'00' WHERE id = 'join'`},
+		{"a session of a removed node", "I10", "sess", `UPDATE nodes SET removed_at = 1`},
+		{"a token of nobody", "I10", "admin", `DELETE FROM members`},
+		{"two sessions", "I10", "node_1", `UPDATE tokens SET node = 'node_1' WHERE id = 'join'`},
+		{"a lease of another account", "I10", "lease_done", `UPDATE leases SET account = 'acct_2' WHERE id = 'lease_done'`},
+		{"bytes that were not counted", "I10", "acct_1", `UPDATE accounts SET stored = 1`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "store.db")
+			clock := now
+			s := open(t, path, sqlite.Options{Now: func() time.Time { return clock }})
+			g := newGrid(t, s)
+			if _, err := s.SetInventory(ctx, nodeID, offpeak.Inventory{CPU: 2000, Memory: 1 << 40, Disk: 1 << 40, Devices: []offpeak.Device{{ID: "GPU-0"}}}); err != nil {
+				t.Fatal(err)
+			}
+			take := func(name string) *offpeak.Lease {
+				if _, err := s.Submit(ctx, g.op(), store.NewJob{ID: offpeak.JobID("job_" + name), Account: account, Spec: spec()}); err != nil {
+					t.Fatal(err)
+				}
+				out, err := s.Claim(ctx, []store.Claim{{Job: offpeak.JobID("job_" + name), Attempt: 1, Node: nodeID, Lease: offpeak.LeaseID("lease_" + name), Price: 7, OfferFor: time.Minute, Resources: offpeak.Resources{CPU: 1000}}})
+				if err != nil || out[0].Err != nil {
+					t.Fatal(out, err)
+				}
+				if err := g.report(out[0].Lease, store.ReportAccepted); err != nil {
+					t.Fatal(err)
+				}
+				return out[0].Lease
+			}
+			done := take("done")
+			clock = clock.Add(10 * time.Second)
+			if _, err := s.Report(ctx, store.Report{Node: nodeID, Lease: done.ID, Attempt: 1, Incarnation: inc, Seq: g.seq.Add(1), Kind: store.ReportEnded, Reason: offpeak.EndCompleted, Started: true, Ran: 8000}); err != nil {
+				t.Fatal(err)
+			}
+			take("live")
+			if bad, err := s.Check(ctx); err != nil || len(bad) != 0 {
+				t.Fatalf("Check before = %v, %v", bad, err)
+			}
+			if _, err := raw(t, path).Exec(c.plant); err != nil {
+				t.Fatal(err)
+			}
+			bad, err := s.Check(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(bad, func(v store.Violation) bool {
+				return v.Invariant == c.invariant && v.Object == c.object && v.Detail != ""
+			}) {
+				t.Errorf("Check = %v, want %s of %s", bad, c.invariant, c.object)
+			}
+		})
+	}
+}
+
+// TestGuardIsWhatPreventsOverCommitment switches the guard off and asks that
+// Check finds what it prevents.
+func TestGuardIsWhatPreventsOverCommitment(t *testing.T) {
+	ctx := context.Background()
+	for _, unguarded := range []bool{false, true} {
+		s := open(t, filepath.Join(t.TempDir(), "store.db"), sqlite.Options{Unguarded: unguarded})
+		g := newGrid(t, s)
+		if _, err := s.SetInventory(ctx, nodeID, offpeak.Inventory{CPU: 1000, Memory: 1 << 40, Disk: 1 << 40, Devices: []offpeak.Device{{ID: "GPU-0"}}}); err != nil {
+			t.Fatal(err)
+		}
+		won := 0
+		for i := range 5 {
+			j, err := g.submit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := s.Claim(ctx, []store.Claim{{Job: j.ID, Attempt: 1, Node: nodeID, Lease: offpeak.LeaseID(fmt.Sprint("lease_", i)), OfferFor: time.Minute,
+				Resources: offpeak.Resources{CPU: 1000, Devices: []offpeak.DeviceID{"GPU-0"}}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out[0].Err == nil {
+				won++
+			}
+		}
+		bad, err := s.Check(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !unguarded && (won != 1 || len(bad) != 0) {
+			t.Errorf("with the guard %d claims won and Check = %v", won, bad)
+		}
+		if unguarded && (won != 5 || len(bad) < 2) {
+			t.Errorf("without the guard %d claims won and Check = %v; want over-commitment found", won, bad)
+		}
+	}
+}
