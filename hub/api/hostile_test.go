@@ -56,6 +56,7 @@ func operation(op offpeak.OpID) http.Header { return http.Header{wire.HeaderOper
 
 // What makes no sense is refused with its field and its rule, and changes nothing.
 func TestHostileManifests(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	const task = `"task":{"driver":"process","command":["true"]}`
 	for _, tc := range []struct {
@@ -108,6 +109,7 @@ func TestHostileManifests(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	node := g.enrol(g.admin, "n1")
 	hash := strings.Repeat("0", 64)
@@ -156,6 +158,7 @@ func (zeroes) Read(p []byte) (int, error) {
 }
 
 func TestOperationIDs(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	body := `{"task":{"driver":"process","command":["true"]}}`
 	for _, id := range []string{"", "with space", strings.Repeat("x", 65)} {
@@ -178,6 +181,7 @@ func TestOperationIDs(t *testing.T) {
 }
 
 func TestProtocolVersions(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	for version, want := range map[string]int{"": 200, "0": 200, "1": 200, "2": 400, "-1": 400, "one": 400} {
 		h := http.Header{}
@@ -198,6 +202,7 @@ func still() func() time.Time {
 }
 
 func TestRateOfOneToken(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{Rate: 1, Burst: 20, Now: still()})
 	_, m := g.account("acme")
 	viewer, submitter := m[offpeak.RoleViewer], m[offpeak.RoleSubmitter]
@@ -219,6 +224,7 @@ func TestRateOfOneToken(t *testing.T) {
 }
 
 func TestRateOfFailures(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{FailureRate: 0.001, FailureBurst: 5, Now: still()})
 	for i := range 8 {
 		want := 401
@@ -236,6 +242,7 @@ func TestRateOfFailures(t *testing.T) {
 
 // A client that never finishes its body holds nobody up and is let go.
 func TestABodyThatIsCutShort(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	conn, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", strings.TrimPrefix(g.url, "http://"))
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/store"
 	"offpeak/wire"
 )
 
@@ -43,6 +44,7 @@ func nextSync(t *testing.T, r *bufio.Reader, until func(wire.Sync) bool) wire.Sy
 // The way of one job over the wire: submitted, pushed to a node, run there with
 // its log followed, ended, seen by everyone who waited.
 func TestTheWayOfAJob(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	_, m := g.account("acme")
@@ -106,6 +108,22 @@ func TestTheWayOfAJob(t *testing.T) {
 	gap, ok := errors.AsType[*offpeak.LogGapError](second(node.AppendLog(ctx, lease.Lease, 1, "stdout", 99, []byte("x"))))
 	if !ok || gap.Want != 12 {
 		t.Errorf("a gap: %+v", gap)
+	}
+
+	// What the node stores under the lease is the account's; what it may read
+	// under it is the job's input and checkpoints, and this is neither.
+	made := []byte("weights")
+	sum := sha256.Sum256(made)
+	hash := offpeak.Hash(hex.EncodeToString(sum[:]))
+	under := wire.Blobs{Direct: node.Direct, Lease: lease.Lease}
+	if err := under.Upload(ctx, hash, made); err != nil {
+		t.Errorf("upload under the lease: %v", err)
+	}
+	if got, err := (wire.Blobs{Direct: viewer}).Download(ctx, hash); err != nil || !bytes.Equal(got, made) {
+		t.Errorf("the account reads what its node stored: %q, %v", got, err)
+	}
+	if _, err := under.Download(ctx, hash); !errors.Is(err, offpeak.ErrNotFound) {
+		t.Errorf("the node reads what is no part of its job: %v", err)
 	}
 
 	waited := make(chan offpeak.Job, 1)
@@ -201,6 +219,7 @@ func (r *eventReader) until(t *testing.T, it func(offpeak.Event) bool) offpeak.E
 // A reader that comes back with the last id it saw misses nothing and gets
 // nothing twice.
 func TestEventsGoOn(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	var jobs []offpeak.JobID
@@ -262,8 +281,50 @@ func TestEventsGoOn(t *testing.T) {
 	}
 }
 
+// A reader whose place was lost to retention is told so, and goes on.
+func TestEventsResync(t *testing.T) {
+	t.Parallel()
+	g := newGrid(t, Options{})
+	ctx := g.ctx()
+	for range 3 {
+		if _, err := g.admin.Submit(ctx, g.op(), spec()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for {
+		n, err := g.hub.Store().Prune(ctx, store.Retention{Events: time.Nanosecond}, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			break
+		}
+	}
+	body, err := g.admin.Events(ctx, "1", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	r := newEventReader(body)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line == "event: resync\n" {
+			break
+		}
+	}
+	j, err := g.admin.Submit(ctx, g.op(), spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.until(t, func(e offpeak.Event) bool { return e.Type == "job.queued" && e.Job == j.ID })
+}
+
 // A list walked page by page is the whole list, once.
 func TestPages(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	want := map[offpeak.JobID]bool{}
@@ -300,6 +361,7 @@ func TestPages(t *testing.T) {
 }
 
 func TestBlobs(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	_, ours := g.account("acme")
@@ -336,6 +398,7 @@ func TestBlobs(t *testing.T) {
 
 // A node acts on itself and its own leases only, and an ended session ends its streams.
 func TestNodesAreApart(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{Ping: 20 * time.Millisecond})
 	ctx := g.ctx()
 	one := g.enrol(g.admin, "one")
@@ -388,6 +451,7 @@ func TestNodesAreApart(t *testing.T) {
 }
 
 func TestDocument(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	resp, err := http.Get(g.url + "/v1/openapi.json")
 	if err != nil {
@@ -437,6 +501,7 @@ func TestDocument(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	if _, err := g.admin.Submit(ctx, g.op(), spec()); err != nil {
@@ -462,6 +527,7 @@ func TestMetrics(t *testing.T) {
 // Streams end when the hub goes; a followed log breaks off, so that its reader
 // does not take that for the end of the log.
 func TestStreamsEndWithTheHub(t *testing.T) {
+	t.Parallel()
 	closing, closeStreams := context.WithCancel(context.Background())
 	defer closeStreams()
 	g := newGrid(t, Options{Streams: closing})

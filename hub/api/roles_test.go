@@ -15,6 +15,7 @@ import (
 // Every route of the table, asked with every role and without a token: who is
 // admitted is exactly who the table says.
 func TestRolesMatrix(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	_, members := g.account("acme")
 	node := g.enrol(members[offpeak.RoleOwner], "n1")
@@ -108,6 +109,7 @@ func TestRolesMatrix(t *testing.T) {
 }
 
 func TestUnknownRoutes(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	for _, tc := range []struct {
 		method, path, token string
@@ -135,6 +137,7 @@ func TestUnknownRoutes(t *testing.T) {
 // A token of one account learns nothing of another account's objects, not even
 // that they are there.
 func TestAccountsAreApart(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	ctx := g.ctx()
 	acme, ours := g.account("acme")
@@ -200,6 +203,7 @@ func TestAccountsAreApart(t *testing.T) {
 
 // Nobody makes a token that may do more than their own.
 func TestTokensDoNotGrow(t *testing.T) {
+	t.Parallel()
 	g := newGrid(t, Options{})
 	_, m := g.account("acme")
 	for by, d := range m {

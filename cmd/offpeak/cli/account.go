@@ -96,9 +96,9 @@ func (c *client) printAccounts(v any, list []offpeak.Account) error {
 		for _, a := range list {
 			storage := "no bound"
 			if a.Quota.Storage > 0 {
-				storage = a.Quota.Storage.String()
+				storage = about(a.Quota.Storage)
 			}
-			t.row(string(a.ID), a.Name, a.Stored.String(), storage, bound(a.Quota.Queued), bound(a.Quota.Running))
+			t.row(string(a.ID), a.Name, about(a.Stored), storage, bound(a.Quota.Queued), bound(a.Quota.Running))
 		}
 	})
 }

@@ -139,9 +139,6 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	}
 	ctx, restore := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer restore()
-	// With the first signal the default comes back, so that a second one ends
-	// the process at once.
-	defer context.AfterFunc(ctx, restore)()
 
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
@@ -167,14 +164,18 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 		return fmt.Errorf("listen on %s: %w; choose another address with --listen", o.listen, err)
 	}
 	defer ln.Close()
-	s := &service{options: o, env: env, log: log, store: db, blobs: blobs}
+	s := &service{options: o, env: env, log: log, store: db, blobs: blobs, restoreSignals: restore}
 	if err := s.address(ln.Addr()); err != nil {
 		return err
 	}
 	if s.tls != nil {
 		ln = tls.NewListener(ln, s.tls)
 	}
-	return diskFull(s.serve(ctx, ln))
+	err = s.serve(ctx, ln)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil // told to stop before it had begun
+	}
+	return diskFull(err)
 }
 
 // storeError adds the next step to an error of opening the store that does not
@@ -212,6 +213,9 @@ type service struct {
 	url         string
 	fingerprint string
 	hubs        []string
+	// restoreSignals brings the default back, so that a second signal ends the
+	// process at once.
+	restoreSignals func()
 }
 
 // address says how the hub is reached: plain HTTP on loopback, TLS elsewhere.
@@ -298,6 +302,7 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 		err := s.announce(groupCtx, h, secret)
 		if err == nil {
 			<-groupCtx.Done()
+			s.restoreSignals()
 			s.log.Info("stopping")
 		}
 		closeStreams()

@@ -65,7 +65,7 @@ func (c *client) listNodes(ctx context.Context) error {
 		t.row("NODE", "NAME", "STATE", "CORES", "MEMORY", "GPUS", "ASK", "HEARD")
 		for _, n := range nodes.Items {
 			t.row(string(n.ID), n.Name, nodeState(n), used(cores(n.Reserved.CPU), cores(n.Capacity.CPU)),
-				used(n.Reserved.Memory.String(), n.Capacity.Memory.String()),
+				used(about(n.Reserved.Memory), about(n.Capacity.Memory)),
 				used(fmt.Sprint(len(n.Reserved.Devices)), fmt.Sprint(len(n.Inventory.Devices))), n.Ask.String(), ago(now, n.LastHeard))
 		}
 	})
@@ -118,8 +118,8 @@ func showNode(t *table, n offpeak.Node, now time.Time) {
 		{"Node", string(n.ID)}, {"Name", n.Name}, {"Account", string(n.Account)}, {"State", nodeState(n)},
 		{"Heard", ago(now, n.LastHeard)}, {"Timeout", n.Timeout.String()}, {"Enrolled", stamp(&n.EnrolledAt)},
 		{"Host", inv.Hostname}, {"System", inv.OS + "/" + inv.Arch}, {"Processor", inv.CPUModel},
-		{"Cores", used(cores(n.Reserved.CPU), cores(n.Capacity.CPU))}, {"Memory", used(n.Reserved.Memory.String(), n.Capacity.Memory.String())},
-		{"Disk", used(n.Reserved.Disk.String(), n.Capacity.Disk.String())}, {"Ask", n.Ask.String()}, {"Region", inv.Region},
+		{"Cores", used(cores(n.Reserved.CPU), cores(n.Capacity.CPU))}, {"Memory", used(about(n.Reserved.Memory), about(n.Capacity.Memory))},
+		{"Disk", used(about(n.Reserved.Disk), about(n.Capacity.Disk))}, {"Ask", n.Ask.String()}, {"Region", inv.Region},
 		{"Labels", strings.Join(labelTexts(inv.Labels), ", ")}, {"Drivers", strings.Join(inv.Drivers, ", ")},
 		{"Fences", strings.Join(inv.Fences, ", ")}, {"Agent", inv.Version},
 	} {
@@ -138,7 +138,7 @@ func showNode(t *table, n offpeak.Node, now time.Time) {
 			if slices.Contains(n.Reserved.Devices, d.ID) {
 				taken = "yes"
 			}
-			t.row(string(d.ID), strings.TrimSpace(d.Vendor+" "+d.Model), d.VRAM.String(), taken)
+			t.row(string(d.ID), strings.TrimSpace(d.Vendor+" "+d.Model), about(d.VRAM), taken)
 		}
 	}
 }

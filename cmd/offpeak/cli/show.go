@@ -125,7 +125,7 @@ func (v shown) table(t *table, now time.Time, node func(offpeak.NodeID) string) 
 		t.line("")
 		t.row("CHECKPOINT", "NAME", "ATTEMPT", "SIZE", "AFTER", "STORED")
 		for _, cp := range v.Checkpoints {
-			t.row(fmt.Sprint(cp.ID), cp.Name, fmt.Sprint(cp.Attempt), cp.Size.String(), span(time.Duration(cp.Metered)*time.Millisecond), stamp(&cp.At))
+			t.row(fmt.Sprint(cp.ID), cp.Name, fmt.Sprint(cp.Attempt), about(cp.Size), span(time.Duration(cp.Metered)*time.Millisecond), stamp(&cp.At))
 		}
 	}
 }
@@ -143,11 +143,11 @@ func argv(args []string) string {
 
 // asks prints requirements in a line.
 func asks(r offpeak.Requirements) string {
-	parts := []string{cores(r.CPU) + " cores", r.Memory.String() + " memory", r.Disk.String() + " disk"}
+	parts := []string{cores(r.CPU) + " cores", about(r.Memory) + " memory", about(r.Disk) + " disk"}
 	for _, g := range r.GPUs {
 		words := []string{"GPU"}
 		if g.VRAM > 0 {
-			words = append(words, "with", g.VRAM.String())
+			words = append(words, "with", about(g.VRAM))
 		}
 		parts = append(parts, strings.TrimSpace(strings.Join(append(words, g.Vendor, g.Model), " ")))
 	}

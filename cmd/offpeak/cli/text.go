@@ -131,6 +131,30 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
+// about prints a size for people: as it is where that is short in some unit,
+// else with two decimals.
+func about(b offpeak.Bytes) string {
+	exact := b.String()
+	if len(exact) <= len("1023MiB") {
+		return exact
+	}
+	type unit struct {
+		name string
+		size offpeak.Bytes
+	}
+	for _, u := range []unit{{"TB", offpeak.TB}, {"GB", offpeak.GB}, {"MB", offpeak.MB}} {
+		if b%u.size == 0 && b/u.size < 10_000 {
+			return fmt.Sprintf("%d%s", b/u.size, u.name)
+		}
+	}
+	for _, u := range []unit{{"TiB", offpeak.TiB}, {"GiB", offpeak.GiB}, {"MiB", offpeak.MiB}} {
+		if b >= u.size {
+			return fmt.Sprintf("%.2f%s", float64(b)/float64(u.size), u.name)
+		}
+	}
+	return exact
+}
+
 func cores(milli int64) string {
 	s := fmt.Sprintf("%d.%03d", milli/1000, milli%1000)
 	return strings.TrimRight(strings.TrimRight(s, "0"), ".")

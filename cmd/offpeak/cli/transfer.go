@@ -152,7 +152,7 @@ func (c *client) progress(what string) (step func(done, total offpeak.Bytes), do
 		return func(done, total offpeak.Bytes) {
 			if now := time.Now(); now.Sub(last) >= betweenLines {
 				last = now
-				c.note(fmt.Sprintf("%s: %s of %s", what, done, total))
+				c.note(fmt.Sprintf("%s: %s of %s", what, about(done), about(total)))
 			}
 		}, func() {}
 	}
