@@ -22,7 +22,13 @@ import (
 	"offpeak/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain lets the test binary be its own supervisors.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "supervise" {
+		os.Exit(supervisor.Main(os.Args[2:]))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // fakeJob is a running job as its script sees it.
 type fakeJob struct {
