@@ -7,9 +7,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -236,12 +238,45 @@ func (s *fakeSupervisor) start(r *supervisor.Start) {
 	}()
 }
 
+func (p *fakeSupervisors) all() []*fakeSupervisor {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Values(p.byDir))
+}
+
 // end kills what still runs.
 func (p *fakeSupervisors) end() {
-	for _, s := range p.byDir {
+	for _, s := range p.all() {
 		s.mu.Lock()
 		s.kill()
 		s.mu.Unlock()
+	}
+}
+
+// holding returns the supervisor of a lease.
+func (p *fakeSupervisors) holding(id offpeak.LeaseID) *fakeSupervisor {
+	p.t.Helper()
+	for _, s := range p.all() {
+		s.mu.Lock()
+		found := s.status.Lease == id
+		s.mu.Unlock()
+		if found {
+			return s
+		}
+	}
+	p.t.Fatalf("no supervisor holds %s", id)
+	return nil
+}
+
+// waitKilled waits until every job that was started is killed.
+func (p *fakeSupervisors) waitKilled() {
+	for _, s := range p.all() {
+		s.mu.Lock()
+		job := s.job
+		s.mu.Unlock()
+		if job != nil {
+			<-job.killed
+		}
 	}
 }
 

@@ -75,11 +75,7 @@ func TestTornState(t *testing.T) {
 						b := w.hub.beats[len(w.hub.beats)-1]
 						return b.Incarnation == a.link.incarnation && len(b.Held) == 0
 					})
-					for _, s := range w.sups.byDir {
-						if s.job != nil {
-							<-s.job.killed
-						}
-					}
+					w.sups.waitKilled()
 					return
 				}
 				w.run()
