@@ -359,6 +359,10 @@ func (a *Agent) adopt(ctx context.Context) error {
 		a.log.Info("going on with a lease", "lease", j.Lease, "job", j.Job, "attempt", j.Attempt, "alive", ok)
 		a.startLocked(t)
 	}
+	if a.picture.paused {
+		// Paused while no agent ran.
+		a.perform(a.picture.stopAll(offpeak.EndPaused))
+	}
 	return nil
 }
 

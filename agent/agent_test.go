@@ -120,6 +120,7 @@ func TestEndsThatAreNotTheJobsSuccess(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.script("job", tt.script)
 			w.join()

@@ -153,9 +153,7 @@ func (l *link) openSession(ctx context.Context) error {
 		if n := len(l.id.Tried); n > mostTried {
 			l.id.Tried = l.id.Tried[n-mostTried:]
 		}
-		if err := l.folder.write("node.json", l.id, true); err != nil {
-			return err
-		}
+		l.keep()
 	}
 	previous := slices.Clone(l.id.Tried)
 	slices.Reverse(previous)
@@ -174,6 +172,15 @@ func (l *link) openSession(ctx context.Context) error {
 	}
 	l.opened()
 	return nil
+}
+
+// keep writes the identity down. A disk that refuses it must not silence the
+// node: the session goes on, and only a restart before the disk has room again
+// can be taken for a copy.
+func (l *link) keep() {
+	if err := l.folder.write("node.json", l.id, true); err != nil {
+		l.log.Error("keep the node's identity: free space on its disk before the agent is restarted", "error", err)
+	}
 }
 
 func (l *link) openAs(ctx context.Context, previous offpeak.Incarnation) error {
@@ -200,9 +207,7 @@ func (l *link) openAs(ctx context.Context, previous offpeak.Incarnation) error {
 	if s.Name != "" {
 		l.id.Name = s.Name
 	}
-	if err := l.folder.write("node.json", l.id, true); err != nil {
-		return err
-	}
+	l.keep()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.token, l.refresh = s.Token, l.boot()+max(s.Refresh.Std(), time.Second)

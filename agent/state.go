@@ -72,7 +72,22 @@ func openFolder(path string, log *slog.Logger) (folder, error) {
 			return folder{}, fmt.Errorf("make data folder: %w", err)
 		}
 	}
+	f.keepReserve()
 	return f, nil
+}
+
+// reserveSize is set aside so that the node's own few files can be written on
+// a disk that jobs have filled.
+const reserveSize = 64 << 10
+
+func (f folder) keepReserve() {
+	if info, err := os.Stat(f.at("reserve")); err == nil && info.Size() == reserveSize {
+		return
+	}
+	// Without room there is none to set aside: the next start tries again.
+	if err := os.WriteFile(f.at("reserve"), make([]byte, reserveSize), 0o600); err != nil {
+		os.Remove(f.at("reserve"))
+	}
 }
 
 func (f folder) at(parts ...string) string {
@@ -107,7 +122,16 @@ func (f folder) write(name string, v any, durable bool) error {
 	return f.writeBytes(name, append(data, '\n'), durable)
 }
 
-func (f folder) writeBytes(name string, data []byte, durable bool) (err error) {
+func (f folder) writeBytes(name string, data []byte, durable bool) error {
+	err := f.replace(name, data, durable)
+	if durable && errors.Is(err, unix.ENOSPC) && os.Remove(f.at("reserve")) == nil {
+		f.log.Warn("the disk is full: using what was set aside for the node's own state")
+		err = f.replace(name, data, durable)
+	}
+	return err
+}
+
+func (f folder) replace(name string, data []byte, durable bool) (err error) {
 	path := f.at(name)
 	tmp, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -192,9 +192,17 @@ type supervisors struct{ exe string }
 
 // Spawn implements agent.Supervisors.
 func (s supervisors) Spawn(ctx context.Context, dir string) (agent.Supervisor, error) {
-	h, err := supervisor.Spawn(ctx, supervisor.Options{Exe: s.exe, Dir: dir, Log: os.Stderr})
+	// Not the agent's own stderr: a supervisor outlives the agent, and whoever
+	// waits for the end of that stream would wait for the job.
+	log, err := os.OpenFile(filepath.Join(dir, "supervise.log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open supervisor's log: %w", err)
+	}
+	defer log.Close()
+	h, err := supervisor.Spawn(ctx, supervisor.Options{Exe: s.exe, Dir: dir, Log: log})
+	if err != nil {
+		said, _ := os.ReadFile(log.Name())
+		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(string(said)))
 	}
 	return h, nil
 }
