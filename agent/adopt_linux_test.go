@@ -15,12 +15,13 @@ import (
 	"offpeak/agent/driver"
 	"offpeak/agent/driver/process"
 	"offpeak/agent/supervisor"
+	"offpeak/agent/warm"
 )
 
 // realSupervisors starts supervisor processes from the test's own binary.
 type realSupervisors struct{ exe string }
 
-func (s realSupervisors) Spawn(ctx context.Context, dir string) (Supervisor, error) {
+func (s realSupervisors) Spawn(ctx context.Context, dir string) (warm.Supervisor, error) {
 	h, err := supervisor.Spawn(ctx, supervisor.Options{Exe: s.exe, Dir: dir})
 	if err != nil {
 		return nil, err
@@ -28,7 +29,7 @@ func (s realSupervisors) Spawn(ctx context.Context, dir string) (Supervisor, err
 	return h, nil
 }
 
-func (s realSupervisors) Adopt(ctx context.Context, dir string) (Supervisor, error) {
+func (s realSupervisors) Adopt(ctx context.Context, dir string) (warm.Supervisor, error) {
 	h, err := supervisor.Adopt(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func TestRealSupervisorKilledUnderAJob(t *testing.T) {
 	w.hub.wait("the first line", func() bool { return string(w.hub.leases["lease_1"].logs["stdout"]) == "up\n" })
 	var dir string
 	a.mu.Lock()
-	dir = a.folder.at("supervisors", a.running["lease_1"].slot.name)
+	dir = a.folder.at("supervisors", a.running["lease_1"].slot.Name)
 	a.mu.Unlock()
 	killProcessOf(t, dir)
 	if got := w.hub.ended("lease_1"); got.end.Reason != offpeak.EndSupervisorLost || string(got.logs["stdout"]) != "up\n" {

@@ -13,6 +13,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/supervisor"
+	"offpeak/agent/warm"
 	"offpeak/wire"
 )
 
@@ -24,7 +25,7 @@ type Agent struct {
 	folder folder
 	link   *link
 	outbox *outbox
-	pool   *pool
+	pool   *warm.Pool
 	// beats asks for a heartbeat at once, waking for a look at the pause's end.
 	beats, waking chan struct{}
 	// ctx is the attempts' life: it outlives the context of Run where jobs are
@@ -95,7 +96,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { return a.serveControl(gctx, control) })
 	group.Go(func() error { return a.outbox.run(gctx, a.sendReports, a.pause) })
-	group.Go(func() error { return a.pool.run(gctx, a.pause) })
+	group.Go(func() error { return a.pool.Run(gctx, a.pause) })
 	group.Go(func() error { return a.heartbeats(gctx) })
 	group.Go(func() error { return a.stream(gctx) })
 	group.Go(func() error { return a.inventory(gctx) })
@@ -142,7 +143,7 @@ func (a *Agent) begin() error {
 		opened:     func() { a.apply(opened{}) },
 		conflicted: a.setConflict,
 	}
-	a.pool = newPool(a.folder, a.env.Supervisors, a.cfg.Warm, a.cfg.Times.Call, a.log)
+	a.pool = warm.New(a.folder.at("supervisors"), a.env.Supervisors, a.cfg.Warm, a.cfg.Times.Call, a.log)
 	a.orders = a.folder.orders()
 	if o := a.orders; o.Paused && !o.Until.IsZero() && !a.env.Now().Before(o.Until) {
 		a.orders.Paused = false
@@ -343,7 +344,7 @@ func (a *Agent) adopt(ctx context.Context) error {
 	for _, j := range journals {
 		wanted[j.Supervisor] = true
 	}
-	found, err := a.pool.sweep(ctx, wanted)
+	found, err := a.pool.Sweep(ctx, wanted)
 	if err != nil {
 		return err
 	}

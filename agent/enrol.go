@@ -180,7 +180,7 @@ func Leave(ctx context.Context, cfg Config, env Env) error {
 		return err
 	}
 	defer a.link.client.CloseIdleConnections()
-	if _, err := a.pool.sweep(ctx, nil); err != nil {
+	if _, err := a.pool.Sweep(ctx, nil); err != nil {
 		return err
 	}
 	err = a.link.call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.Leave(ctx) })

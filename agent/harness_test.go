@@ -21,6 +21,7 @@ import (
 	"offpeak"
 	"offpeak/agent/driver"
 	"offpeak/agent/supervisor"
+	"offpeak/agent/warm"
 	"offpeak/wire"
 )
 
@@ -79,7 +80,7 @@ type client struct {
 	once    sync.Once
 }
 
-func (p *fakeSupervisors) Spawn(_ context.Context, dir string) (Supervisor, error) {
+func (p *fakeSupervisors) Spawn(_ context.Context, dir string) (warm.Supervisor, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &fakeSupervisor{pool: p, status: supervisor.Status{Phase: supervisor.Idle, Fence: "fake"}}
@@ -87,7 +88,7 @@ func (p *fakeSupervisors) Spawn(_ context.Context, dir string) (Supervisor, erro
 	return s.connect(), nil
 }
 
-func (p *fakeSupervisors) Adopt(_ context.Context, dir string) (Supervisor, error) {
+func (p *fakeSupervisors) Adopt(_ context.Context, dir string) (warm.Supervisor, error) {
 	p.mu.Lock()
 	s := p.byDir[dir]
 	p.mu.Unlock()
