@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/link"
 	"offpeak/agent/supervisor"
 	"offpeak/agent/warm"
 	"offpeak/wire"
@@ -206,7 +207,7 @@ func (t *attempt) live() (wire.Report, error) {
 // ask fetches what the attempt is about, when the hub's word did not say.
 func (t *attempt) ask() error {
 	for failures := 1; ; failures++ {
-		err := t.a.link.call(t.ctx, func(ctx context.Context, d *wire.Direct) error {
+		err := t.a.link.Call(t.ctx, func(ctx context.Context, d *wire.Direct) error {
 			got, err := d.Work(ctx, t.id)
 			t.work = got.Work
 			return err
@@ -216,7 +217,7 @@ func (t *attempt) ask() error {
 			return nil
 		case t.ctx.Err() != nil:
 			return context.Cause(t.ctx)
-		case err == nil, refused(err):
+		case err == nil, link.Refused(err):
 			return errors.Join(offpeak.ErrNotFound, err)
 		}
 		if err := t.a.pause(t.ctx, failures); err != nil {

@@ -241,7 +241,7 @@ func prepareEnd(err error) wire.Report {
 type remote struct{ t *attempt }
 
 func (r remote) call(ctx context.Context, f func(context.Context, wire.Blobs) error) error {
-	return r.t.a.link.callFor(ctx, r.t.a.cfg.Times.Blob, func(ctx context.Context, d *wire.Direct) error {
+	return r.t.a.link.CallFor(ctx, r.t.a.cfg.Times.Blob, func(ctx context.Context, d *wire.Direct) error {
 		return f(ctx, wire.Blobs{Direct: d, Lease: r.t.id})
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"offpeak"
+	"offpeak/agent/link"
 	"offpeak/wire"
 )
 
@@ -77,7 +78,7 @@ func TestTornState(t *testing.T) {
 					w.noLeaseFolders()
 					w.hub.wait("no lease held", func() bool {
 						b := w.hub.beats[len(w.hub.beats)-1]
-						return b.Incarnation == a.link.incarnation && len(b.Held) == 0
+						return b.Incarnation == a.link.Incarnation() && len(b.Held) == 0
 					})
 					w.sups.waitKilled()
 					return
@@ -181,7 +182,7 @@ func TestFullDiskKeepsTheNode(t *testing.T) {
 	if err := f.write("leases/x", orders{}, false); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("write on a full disk = %v", err)
 	}
-	if err := f.write("node.json", identity{Node: "node_1"}, true); err != nil {
+	if err := f.write("node.json", link.Identity{Node: "node_1"}, true); err != nil {
 		t.Errorf("write the identity: %v", err)
 	}
 }

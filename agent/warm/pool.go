@@ -43,7 +43,8 @@ type Supervisor interface {
 	End(ctx context.Context) error
 }
 
-// Pool holds idle supervisors and takes them back when their job has gone. While jobs come and go
+// Pool holds idle supervisors and takes them back when their job has gone.
+// While jobs come and go
 // it keeps more than it was asked to, up to twice as many, since a supervisor
 // costs more to start than to keep; when all is quiet the surplus goes.
 type Pool struct {
