@@ -86,11 +86,7 @@ func launch(start Start, f *fence, fork func(func()), bufs *[2][]byte, null *os.
 		return nil, err
 	}
 	for i, name := range [...]string{"stdout.log", "stderr.log"} {
-		file, err := createLog(filepath.Join(start.Folder, name))
-		if err != nil {
-			return fail(fmt.Errorf("create log: %w", err))
-		}
-		opened = append(opened, file)
+		path := filepath.Join(start.Folder, name)
 		r, w, err := pipe()
 		if err != nil {
 			return fail(err)
@@ -98,7 +94,8 @@ func launch(start Start, f *fence, fork func(func()), bufs *[2][]byte, null *os.
 		opened = append(opened, r, w)
 		j.pipes[i], ends[i] = r, w
 		j.out[i] = &stream{
-			file: file, cap: int64(start.Limits.Log), buf: bufs[i],
+			open: func() (io.WriteCloser, error) { return createLog(path) },
+			cap:  int64(start.Limits.Log), buf: bufs[i],
 			now:     func() int64 { return readClock(unix.CLOCK_MONOTONIC) },
 			changed: j.notify,
 		}

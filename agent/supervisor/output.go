@@ -23,6 +23,9 @@ const (
 // job. One goroutine runs it; written, first and the changed hook are how
 // others follow it.
 type stream struct {
+	// open makes the file, at the first byte: most jobs leave one of the two
+	// logs empty, and making a file costs as much as starting a process.
+	open func() (io.WriteCloser, error)
 	file io.WriteCloser
 	cap  int64
 	buf  []byte
@@ -102,19 +105,29 @@ func (s *stream) write(p []byte) {
 		s.lost += int64(len(p))
 		return
 	}
-	n, err := s.file.Write(p)
-	s.written.Add(int64(n))
+	n, err := s.put(p)
 	if err != nil {
 		s.lost, s.lostErr = int64(len(p)-n), err
 	}
+}
+
+func (s *stream) put(p []byte) (n int, err error) {
+	if s.file == nil {
+		if s.file, err = s.open(); err != nil {
+			s.file = nil
+			return 0, err
+		}
+	}
+	n, err = s.file.Write(p)
+	s.written.Add(int64(n))
+	return n, err
 }
 
 func (s *stream) finish() {
 	if s.lostErr != nil {
 		// The disk may have room again by now.
 		mark := fmt.Sprintf("\n[offpeak: the log ends here, %d bytes lost: %v]\n", s.lost+s.left, s.lostErr)
-		n, _ := s.file.Write([]byte(mark))
-		s.written.Add(int64(n))
+		s.put([]byte(mark))
 	} else if s.left > 0 {
 		out := s.left - int64(len(s.ring))
 		if out > 0 {
@@ -124,14 +137,24 @@ func (s *stream) finish() {
 		s.write(s.ring[:s.ringPos])
 	}
 	s.ring = nil
-	s.file.Close()
+	if s.file != nil {
+		s.file.Close()
+	}
 }
 
 // createLog makes a log file anew. The folder is not the job's, but the job may
 // run as the same user: a link that it left there is not followed.
-func createLog(path string) (*os.File, error) {
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+func createLog(path string) (io.WriteCloser, error) {
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	f, err := os.OpenFile(path, flags, 0o600)
+	if os.IsExist(err) {
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+		f, err = os.OpenFile(path, flags, 0o600)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	return f, nil
 }

@@ -58,7 +58,7 @@ type Start struct {
 	Lease   offpeak.LeaseID `json:"lease"`
 	Command driver.Command  `json:"command"`
 	// Folder is the attempt's folder: the supervisor writes stdout.log,
-	// stderr.log and status.json there.
+	// stderr.log and status.json there. A log that stayed empty has no file.
 	Folder string `json:"folder"`
 	// NoticePath is the file at which a notice appears, where the job looks for
 	// it; absolute. "" is notice.json in Folder.
@@ -112,7 +112,9 @@ type Kill struct {
 }
 
 // StatusFile is the file in an attempt's folder that holds the last Status,
-// written when the job has exited: the result survives its supervisor.
+// written when the job has exited: the result survives its supervisor. An agent
+// that is connected and resets the supervisor at once has taken the result; then
+// there is no file.
 const StatusFile = "status.json"
 
 // Phase is where a supervisor stands.

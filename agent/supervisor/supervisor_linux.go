@@ -9,13 +9,10 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"offpeak"
 	"offpeak/agent/driver"
@@ -36,6 +33,10 @@ const (
 	// stays, idle or with a result, which is in its status.json as well.
 	lonelyIdle   = time.Minute
 	lonelyExited = 15 * time.Minute
+	// saveAfter is how long a connected agent has to take a result and reset
+	// before it is written down as well: two file operations cost as much as
+	// starting a process. Without an agent it is written at once.
+	saveAfter = 50 * time.Millisecond
 )
 
 // Main is the body of a supervisor process; args follow the command's name. It
@@ -88,6 +89,8 @@ type server struct {
 	diskAt   int64
 	killAt   int64
 	aloneAt  int64
+	saveAt   int64 // when the exit is written down; 0 when it is or need not be
+	folder   string
 	quitting bool
 }
 
@@ -142,67 +145,6 @@ func newServer(dir, fenceName string) (*server, error) {
 		Warnings: append(warnings, s.cg.warnings...),
 	}
 	return s, nil
-}
-
-// dropAmbient takes back the capabilities with which an unprivileged agent let
-// this process mount its /proc, so that no job inherits them.
-func dropAmbient() {
-	syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
-}
-
-// startForker starts the thread that forks jobs, a member of the v1 groups.
-// Without v1 groups any thread forks.
-func (s *server) startForker() error {
-	if len(s.cg.v1) == 0 {
-		return nil
-	}
-	s.forks, s.forkDone = make(chan func()), make(chan struct{})
-	joined := make(chan error)
-	go s.forker(joined)
-	if err := <-joined; err != nil {
-		s.stopForker()
-		return err
-	}
-	return nil
-}
-
-func (s *server) forker(joined chan<- error) {
-	defer close(s.forkDone)
-	runtime.LockOSThread() // and never unlocked: the thread ends with it
-	if unix.Gettid() == os.Getpid() {
-		// Memory is charged where a process's first thread is: that one must
-		// stay outside. While it is locked here another thread takes the part.
-		defer runtime.UnlockOSThread()
-		inner := &server{cg: s.cg, forks: s.forks, forkDone: make(chan struct{})}
-		go inner.forker(joined)
-		for range inner.forkDone {
-			s.forkDone <- struct{}{}
-		}
-		return
-	}
-	joined <- s.cg.joinV1()
-	for fork := range s.forks {
-		fork()
-		s.forkDone <- struct{}{}
-	}
-	s.cg.leaveV1()
-}
-
-func (s *server) stopForker() {
-	if s.forks != nil {
-		close(s.forks)
-		<-s.forkDone
-		s.forks = nil
-	}
-}
-
-func (s *server) fork(f func()) {
-	if s.forks == nil {
-		f()
-		return
-	}
-	s.forks <- f
-	<-s.forkDone
 }
 
 // accept hands new connections to the loop.
@@ -265,6 +207,9 @@ func (s *server) run() {
 		}
 		s.tick()
 	}
+	if s.saveAt != 0 {
+		s.save()
+	}
 	for c := range s.conns {
 		c.flush(time.Second)
 	}
@@ -300,6 +245,8 @@ func (s *server) rearm() {
 		if j.start.Limits.Disk > 0 && !j.measuring {
 			within(time.Duration(s.diskAt - t.Boot))
 		}
+	case s.saveAt != 0:
+		within(time.Duration(s.saveAt - t.Boot))
 	case len(s.conns) == 0:
 		within(time.Duration(s.aloneAt-t.Boot) + s.lonely())
 	}
@@ -317,6 +264,9 @@ func (s *server) lonely() time.Duration {
 func (s *server) tick() {
 	t, j := now(), s.job
 	if j == nil || j.gone {
+		if s.saveAt != 0 && (len(s.conns) == 0 || t.Boot >= s.saveAt) {
+			s.save()
+		}
 		if len(s.conns) == 0 && time.Duration(t.Boot-s.aloneAt) >= s.lonely() {
 			s.quitting = true
 		}
@@ -408,7 +358,7 @@ func (s *server) do(r Request) error {
 		if s.running() {
 			return errors.New("a job is running")
 		}
-		s.job = nil
+		s.job, s.saveAt = nil, 0
 		s.status = Status{Phase: Idle, PID: s.status.PID, Fence: s.status.Fence, Limited: s.status.Limited, Warnings: s.status.Warnings}
 		return nil
 	case r.Start != nil:
@@ -614,11 +564,20 @@ func (s *server) treeGone() {
 	s.push(nil)
 }
 
-// exited records how the job ended, in the folder before anyone is told.
+// exited records how the job ended.
 func (s *server) exited(folder string, exit Exit) {
 	s.status.Phase, s.status.Exit = Exited, &exit
 	s.aloneAt = BootTime()
-	if err := writeWhole(filepath.Join(folder, StatusFile), s.current()); err != nil {
+	s.folder, s.saveAt = folder, s.aloneAt+int64(saveAfter)
+	if len(s.conns) == 0 {
+		s.save()
+	}
+}
+
+// save writes the result down, so that it survives this process.
+func (s *server) save() {
+	s.saveAt = 0
+	if err := writeWhole(filepath.Join(s.folder, StatusFile), s.current()); err != nil {
 		s.status.Warnings = append(s.status.Warnings, "the status could not be written: "+err.Error())
 	}
 }

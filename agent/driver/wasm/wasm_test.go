@@ -2,6 +2,7 @@ package wasm_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,12 +14,14 @@ import (
 	"offpeak/agent/driver/wasm"
 )
 
-// The test binary is its own engine process.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == wasm.Command {
-		os.Exit(wasm.Main(os.Args[2:]))
+// engine builds the process that the driver starts.
+func engine(t *testing.T) wasm.Driver {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), "engine")
+	if text, err := exec.Command("go", "build", "-o", exe, "offpeak/agent/driver/wasm/internal/engine").CombinedOutput(); err != nil {
+		t.Fatalf("build the engine: %v\n%s", err, text)
 	}
-	os.Exit(m.Run())
+	return wasm.Driver{Exe: exe}
 }
 
 type rig struct {
@@ -29,15 +32,11 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	module, err := os.ReadFile(drivertest.Build(t, "wasip1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &rig{driver: wasm.Driver{Exe: exe}, module: module, cache: t.TempDir()}
+	return &rig{driver: engine(t), module: module, cache: t.TempDir()}
 }
 
 func (r *rig) lay(t *testing.T, work string) []string {
@@ -135,10 +134,7 @@ func TestSuite(t *testing.T) {
 }
 
 func TestBadModules(t *testing.T) {
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := engine(t)
 	header := "\x00asm\x01\x00\x00\x00"
 	for name, c := range map[string]struct {
 		module string
@@ -159,7 +155,7 @@ func TestBadModules(t *testing.T) {
 			t.Fatal(err)
 		}
 		task.Command = []string{"m.wasm"}
-		got := drivertest.Exec(t, wasm.Driver{Exe: exe}, task)
+		got := drivertest.Exec(t, d, task)
 		if got.Code != c.code || got.Report.Reason != c.reason {
 			t.Errorf("%s: %+v", name, got)
 		}
