@@ -46,7 +46,7 @@ func (h *Hub) dispatch(ctx context.Context) error {
 			wait = max(due.Sub(h.env.Now()), time.Millisecond)
 		}
 		if unread {
-			wait = min(wait, time.Second)
+			wait = min(wait, 100*time.Millisecond)
 		}
 		timer.Reset(wait)
 		select {
@@ -70,13 +70,14 @@ func (h *Hub) reloadStale(ctx context.Context) (unread bool) {
 	h.mu.Unlock()
 	for _, id := range ids {
 		if err := h.reload(ctx, id); err != nil {
-			unread = true
 			h.mu.Lock()
 			h.stale[id] = struct{}{}
 			h.mu.Unlock()
 		}
 	}
-	return unread
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.stale) > 0
 }
 
 // match takes jobs off the queue in order, each with its best node, and holds

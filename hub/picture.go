@@ -103,8 +103,8 @@ func (h *Hub) loadFleet(ctx context.Context) error {
 		}
 		for i := range nodes {
 			n := &nodes[i]
-			if n.Revision == 0 && n.Reserved.CPU == 0 && n.Reserved.Memory == 0 && n.Reserved.Disk == 0 && len(n.Reserved.Devices) == 0 {
-				h.setNode(*n, nil) // never had a lease: nothing more to read
+			if n.Reserved.CPU == 0 {
+				h.setNode(*n, nil) // nothing is leased on it: nothing more to read
 				continue
 			}
 			if err := h.reload(ctx, n.ID); err != nil {

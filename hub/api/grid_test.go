@@ -24,20 +24,21 @@ import (
 // grid is a real hub on loopback: embedded store, blobs in a folder, its loops
 // running, spoken to through wire.Direct as agents and people do.
 type grid struct {
-	t     testing.TB
-	url   string
-	api   *api
-	hub   *hub.Hub
-	admin *wire.Direct
-	home  offpeak.AccountID
-	ops   atomic.Int64
+	t       testing.TB
+	url     string
+	handler http.Handler
+	api     *api
+	hub     *hub.Hub
+	admin   *wire.Direct
+	home    offpeak.AccountID
+	ops     atomic.Int64
 }
 
 func newGrid(t testing.TB, opts Options) *grid {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	dir := t.TempDir()
-	db, err := sqlite.Open(ctx, filepath.Join(dir, "hub.db"), sqlite.Options{})
+	db, err := sqlite.Open(ctx, filepath.Join(dir, "offpeak.db"), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func newGrid(t testing.TB, opts Options) *grid {
 			t.Errorf("close store: %v", err)
 		}
 	})
-	g := &grid{t: t, url: url, api: a, hub: h}
+	g := &grid{t: t, url: url, handler: handler, api: a, hub: h}
 	g.admin = g.as(secret)
 	who, err := g.admin.Whoami(ctx)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/store"
 	"offpeak/wire"
 )
 
@@ -106,6 +107,22 @@ func TestTheWayOfAJob(t *testing.T) {
 	gap, ok := errors.AsType[*offpeak.LogGapError](second(node.AppendLog(ctx, lease.Lease, 1, "stdout", 99, []byte("x"))))
 	if !ok || gap.Want != 12 {
 		t.Errorf("a gap: %+v", gap)
+	}
+
+	// What the node stores under the lease is the account's; what it may read
+	// under it is the job's input and checkpoints, and this is neither.
+	made := []byte("weights")
+	sum := sha256.Sum256(made)
+	hash := offpeak.Hash(hex.EncodeToString(sum[:]))
+	under := wire.Blobs{Direct: node.Direct, Lease: lease.Lease}
+	if err := under.Upload(ctx, hash, made); err != nil {
+		t.Errorf("upload under the lease: %v", err)
+	}
+	if got, err := (wire.Blobs{Direct: viewer}).Download(ctx, hash); err != nil || !bytes.Equal(got, made) {
+		t.Errorf("the account reads what its node stored: %q, %v", got, err)
+	}
+	if _, err := under.Download(ctx, hash); !errors.Is(err, offpeak.ErrNotFound) {
+		t.Errorf("the node reads what is no part of its job: %v", err)
 	}
 
 	waited := make(chan offpeak.Job, 1)
@@ -260,6 +277,46 @@ func TestEventsGoOn(t *testing.T) {
 	if e := newEventReader(body).until(t, func(offpeak.Event) bool { return true }); e.Job != jobs[3] {
 		t.Errorf("an event of %s among those of %s", e.Job, jobs[3])
 	}
+}
+
+// A reader whose place was lost to retention is told so, and goes on.
+func TestEventsResync(t *testing.T) {
+	g := newGrid(t, Options{})
+	ctx := g.ctx()
+	for range 3 {
+		if _, err := g.admin.Submit(ctx, g.op(), spec()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for {
+		n, err := g.hub.Store().Prune(ctx, store.Retention{Events: time.Nanosecond}, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			break
+		}
+	}
+	body, err := g.admin.Events(ctx, "1", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	r := newEventReader(body)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line == "event: resync\n" {
+			break
+		}
+	}
+	j, err := g.admin.Submit(ctx, g.op(), spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.until(t, func(e offpeak.Event) bool { return e.Type == "job.queued" && e.Job == j.ID })
 }
 
 // A list walked page by page is the whole list, once.

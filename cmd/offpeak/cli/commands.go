@@ -4,5 +4,5 @@ import "github.com/spf13/cobra"
 
 // commands lists the commands of offpeak.
 func commands(env Env) []*cobra.Command {
-	return []*cobra.Command{newHub(env), newAgent(env), newVersion(env)}
+	return append([]*cobra.Command{newHub(env), newAgent(env), newVersion(env)}, clientCommands(env)...)
 }

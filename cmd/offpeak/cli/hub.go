@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -21,7 +20,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"offpeak"
 	"offpeak/blob"
 	"offpeak/hub"
 	"offpeak/hub/api"
@@ -141,23 +139,20 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	}
 	ctx, restore := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer restore()
-	// With the first signal the default comes back, so that a second one ends
-	// the process at once.
-	defer context.AfterFunc(ctx, restore)()
 
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
 	}
-	db, err := sqlite.Open(ctx, filepath.Join(o.data, "hub.db"), sqlite.Options{Log: log})
+	db, err := sqlite.Open(ctx, filepath.Join(o.data, hub.BackupDatabase), sqlite.Options{Log: log})
 	if err != nil {
-		return diskFull(err)
+		return storeError(err)
 	}
 	defer func() {
 		if err := db.Close(); err != nil {
 			log.Error("store did not close", "err", err)
 		}
 	}()
-	blobs, err := blob.OpenLocal(filepath.Join(o.data, "blobs"))
+	blobs, err := blob.OpenLocal(filepath.Join(o.data, hub.BackupBlobs))
 	if err != nil {
 		return diskFull(err)
 	}
@@ -169,22 +164,42 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 		return fmt.Errorf("listen on %s: %w; choose another address with --listen", o.listen, err)
 	}
 	defer ln.Close()
-	s := &service{options: o, env: env, log: log, store: db, blobs: blobs}
+	s := &service{options: o, env: env, log: log, store: db, blobs: blobs, restoreSignals: restore}
 	if err := s.address(ln.Addr()); err != nil {
 		return err
 	}
 	if s.tls != nil {
 		ln = tls.NewListener(ln, s.tls)
 	}
-	return diskFull(s.serve(ctx, ln))
+	err = s.serve(ctx, ln)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil // told to stop before it had begun
+	}
+	return diskFull(err)
+}
+
+// storeError adds the next step to an error of opening the store that does not
+// name one itself.
+func storeError(err error) error {
+	locked := new(sqlite.LockedError)
+	corrupt := new(sqlite.CorruptError)
+	schema := new(sqlite.SchemaError)
+	if errors.As(err, &locked) || errors.As(err, &corrupt) || errors.As(err, &schema) || isDiskFull(err) {
+		return diskFull(err)
+	}
+	return fmt.Errorf("%w; if the file is damaged, move it aside and bring a backup back with `offpeak restore`", err)
 }
 
 // diskFull adds the next step to an error of a full disk.
 func diskFull(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if isDiskFull(err) {
 		return fmt.Errorf("%w; the disk is full: free space or move the hub with --data, then start it again", err)
 	}
 	return err
+}
+
+func isDiskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // service is one run of a hub.
@@ -198,6 +213,9 @@ type service struct {
 	url         string
 	fingerprint string
 	hubs        []string
+	// restoreSignals brings the default back, so that a second signal ends the
+	// process at once.
+	restoreSignals func()
 }
 
 // address says how the hub is reached: plain HTTP on loopback, TLS elsewhere.
@@ -284,6 +302,7 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 		err := s.announce(groupCtx, h, secret)
 		if err == nil {
 			<-groupCtx.Done()
+			s.restoreSignals()
 			s.log.Info("stopping")
 		}
 		closeStreams()
@@ -322,7 +341,7 @@ func (s *service) announce(ctx context.Context, h *hub.Hub, secret string) error
 		}
 	}
 	if secret != "" {
-		fmt.Fprint(s.env.Stderr, welcome(s.url, secret, s.options.noLocalFile))
+		fmt.Fprint(s.env.Stderr, s.welcome(secret))
 	}
 	fmt.Fprintln(s.env.Stdout, "listening on "+s.url)
 	s.log.Info("hub serves", "address", s.url, "data", s.options.data)
@@ -330,32 +349,33 @@ func (s *service) announce(ctx context.Context, h *hub.Hub, secret string) error
 }
 
 // welcome is what the first start of a hub shows, once.
-func welcome(url, secret string, noLocalFile bool) string {
-	lines := []string{
+func (s *service) welcome(secret string) string {
+	text := []string{
 		"This hub is new. Its admin token, shown this once:",
 		"",
 		"  " + secret,
 		"",
 		"Keep it safe: it may do everything on every account.",
-		"",
 	}
-	if noLocalFile {
-		lines = append(lines, "Next, give it to:", "  offpeak login "+url)
-	} else {
-		lines = append(lines, "On this machine you are logged in already. Next:", "  offpeak agent", "  offpeak run -- echo hello", "From elsewhere:", "  offpeak login "+url)
+	if !s.options.noLocalFile {
+		text = append(text, "", "On this machine you are logged in already. Next:", "  offpeak agent", "  offpeak run -- echo hello")
+	}
+	switch {
+	case s.fingerprint != "":
+		text = append(text, "", "From another machine:", "  offpeak login "+s.hubs[0]+" \\", "    --fingerprint "+s.fingerprint)
+	case s.options.noLocalFile:
+		text = append(text, "", "Next, log in with it:", "  offpeak login "+s.url)
 	}
 	width := 0
-	for _, l := range lines {
+	for _, l := range text {
 		width = max(width, len(l))
 	}
 	var b strings.Builder
 	edge := "+" + strings.Repeat("-", width+2) + "+\n"
 	b.WriteString(edge)
-	for _, l := range lines {
-		fmt.Fprintf(&b, "| %-"+strconv.Itoa(width)+"s |\n", l)
+	for _, l := range text {
+		fmt.Fprintf(&b, "| %-*s |\n", width, l)
 	}
 	b.WriteString(edge)
 	return b.String()
 }
-
-var _ = offpeak.ErrStorage

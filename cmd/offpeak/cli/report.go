@@ -4,24 +4,56 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"offpeak"
+	"offpeak/cmd/offpeak/cli/remote"
+	"offpeak/wire"
 )
 
-// Report prints an error for people and returns the exit code.
+// Report prints an error and its next step for people and returns the exit
+// code: that of an *ExitError, 2 for bad input, else 1.
 func Report(w io.Writer, err error) int {
 	if err == nil {
 		return 0
 	}
 	code := 1
-	if errors.Is(err, offpeak.ErrInvalid) {
-		code = 2
+	if errors.Is(err, offpeak.ErrInvalid) || errors.Is(err, offpeak.ErrTooLarge) {
+		code = exitUsage
 	}
-	if exit, ok := errors.AsType[*ExitError](err); ok {
+	var exit *ExitError
+	if errors.As(err, &exit) {
 		code = exit.Code
+		if exit.Err == nil {
+			return code
+		}
 	}
-	if text := err.Error(); text != "" {
-		fmt.Fprintln(w, "error: "+text)
+	var problem *wire.Problem
+	if errors.As(err, &problem) && len(problem.Errors) > 0 {
+		for _, f := range problem.Errors {
+			fmt.Fprintln(w, "error: "+safe(strings.TrimPrefix(f.Location, "body.")+": "+f.Message))
+		}
+	} else {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			fmt.Fprintln(w, "error: "+safe(line))
+		}
+	}
+	if next := nextStep(err, problem); next != "" {
+		fmt.Fprintln(w, "next: "+safe(next))
 	}
 	return code
+}
+
+func nextStep(err error, problem *wire.Problem) string {
+	var h hinted
+	var gaveUp *remote.GaveUpError
+	switch {
+	case errors.As(err, &h):
+		return h.next
+	case problem != nil && problem.Next != "":
+		return problem.Next
+	case errors.Is(err, offpeak.ErrUnavailable) || errors.As(err, &gaveUp):
+		return "See that the hub runs and its address is right (`offpeak context ls`)."
+	}
+	return ""
 }

@@ -1,0 +1,374 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"offpeak"
+	"offpeak/internal/local"
+	"offpeak/wire"
+)
+
+// TestMain lets the test binary be offpeak itself, so that hubs in tests are
+// real processes.
+func TestMain(m *testing.M) {
+	if os.Getenv("OFFPEAK_TEST_MAIN") == "1" {
+		os.Exit(Main(context.Background(), os.Args[1:], Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: "1.2.3-test"}))
+	}
+	os.Exit(m.Run())
+}
+
+// offpeakCommand makes a command of offpeak with a home of its own.
+func offpeakCommand(t *testing.T, home string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "OFFPEAK_TEST_MAIN=1", "OFFPEAK_HOME="+home)
+	return cmd
+}
+
+// once runs a command that ends by itself and returns its exit code and output.
+func once(t *testing.T, home string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	cmd := offpeakCommand(t, home, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode(), out.String(), errs.String()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return 0, out.String(), errs.String()
+}
+
+// running is a hub process.
+type running struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	url    string
+	stderr *lines
+	ended  chan error
+}
+
+// startHub starts a hub and waits until it listens.
+func startHub(t *testing.T, home string, args ...string) *running {
+	t.Helper()
+	cmd := offpeakCommand(t, home, append([]string{"hub", "--listen", "127.0.0.1:0", "--tick", "100ms"}, args...)...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &running{t: t, cmd: cmd, stderr: &lines{more: make(chan struct{}, 1)}, ended: make(chan error, 1)}
+	cmd.Stderr = h.stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	go func() { h.ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-h.ended
+	})
+	var ok bool
+	if h.url, ok = strings.CutPrefix(strings.TrimSpace(line), "listening on "); !ok {
+		t.Fatalf("first line %q, %v; stderr: %s", line, err, h.stderr)
+	}
+	return h
+}
+
+// stop stops the hub as an operator does and checks that it ends well.
+func (h *running) stop() {
+	h.t.Helper()
+	if err := h.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := h.wait(); err != nil {
+		h.t.Errorf("hub ended with %v: %s", err, h.stderr)
+	}
+}
+
+func (h *running) wait() error {
+	h.t.Helper()
+	select {
+	case err := <-h.ended:
+		h.ended <- err
+		return err
+	case <-time.After(20 * time.Second):
+		h.t.Fatalf("hub goes on: %s", h.stderr)
+		return nil
+	}
+}
+
+// lines is what a process wrote, to be waited on.
+type lines struct {
+	mu   sync.Mutex // guards buf
+	buf  bytes.Buffer
+	more chan struct{}
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// await waits until text was written.
+func (l *lines) await(t *testing.T, text string) {
+	t.Helper()
+	limit := time.After(20 * time.Second)
+	for !strings.Contains(l.String(), text) {
+		select {
+		case <-l.more:
+		case <-limit:
+			t.Fatalf("%q was not written: %s", text, l)
+		}
+	}
+}
+
+func localFile(t *testing.T, home string) wire.Local {
+	t.Helper()
+	l, err := local.Read(filepath.Join(home, "local.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func direct(l wire.Local) *wire.Direct {
+	return &wire.Direct{Client: wire.Client(l.Fingerprint), Base: l.Hubs[0], Token: l.Token, Agent: "test"}
+}
+
+var secretForm = regexp.MustCompile(`offpeak_u_\S+`)
+
+func TestHubFirstStart(t *testing.T) {
+	home := t.TempDir()
+	h := startHub(t, home)
+	secret := secretForm.FindString(h.stderr.String())
+	if secret == "" {
+		t.Fatalf("no admin token was shown: %s", h.stderr)
+	}
+	l := localFile(t, home)
+	if l.Hubs[0] != h.url || l.PID != h.cmd.Process.Pid || l.Fingerprint != "" {
+		t.Errorf("local file %+v", l)
+	}
+	for name, token := range map[string]string{"the token shown": secret, "the local file's": l.Token} {
+		d := direct(l)
+		d.Token = token
+		if who, err := d.Whoami(t.Context()); err != nil || who.Role != offpeak.RoleAdmin || who.Version != "1.2.3-test" {
+			t.Errorf("%s: %+v, %v", name, who, err)
+		}
+	}
+	h.stop()
+	if _, err := local.Read(filepath.Join(home, "local.json")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the local file outlived its hub: %v", err)
+	}
+	h = startHub(t, home)
+	if s := secretForm.FindString(h.stderr.String()); s != "" {
+		t.Error("a token was shown again")
+	}
+	d := direct(localFile(t, home))
+	d.Token = secret
+	if _, err := d.Whoami(t.Context()); err != nil {
+		t.Errorf("the first token after a restart: %v", err)
+	}
+	d.Token = l.Token
+	if _, err := d.Whoami(t.Context()); !errors.Is(err, offpeak.ErrUnauthenticated) {
+		t.Errorf("the local token of a hub that ended: %v", err)
+	}
+	h.stop()
+}
+
+func TestHubRefuses(t *testing.T) {
+	home := t.TempDir()
+	h := startHub(t, home)
+	data := filepath.Join(home, "hub")
+
+	refused := func(what string, want int, say string, args ...string) {
+		t.Helper()
+		code, _, stderr := once(t, t.TempDir(), args...)
+		if code != want || !strings.Contains(stderr, say) || !strings.HasPrefix(stderr, "error: ") {
+			t.Errorf("%s: exit %d, %q; want exit %d and %q", what, code, stderr, want, say)
+		}
+	}
+	refused("a second hub on the same data", 1, fmt.Sprintf("in use by process %d", h.cmd.Process.Pid), "hub", "--listen", "127.0.0.1:0", "--data", data)
+	refused("a port in use", 1, "the port is in use", "hub", "--listen", strings.TrimPrefix(h.url, "http://"))
+	h.stop()
+
+	db := filepath.Join(data, "offpeak.db")
+	good, err := os.ReadFile(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := bytes.Clone(good)
+	copy(broken[4096:], bytes.Repeat([]byte{0xff}, 8192))
+	if err := os.WriteFile(db, broken, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused("a corrupt database", 1, "offpeak restore", "hub", "--listen", "127.0.0.1:0", "--data", data)
+	if after, err := os.ReadFile(db); err != nil || !bytes.Equal(after, broken) {
+		t.Errorf("the corrupt database was changed: %v", err)
+	}
+
+	for _, tc := range []struct {
+		say  string
+		args []string
+	}{
+		{"unknown flag", []string{"hub", "--colour"}},
+		{"takes no arguments", []string{"hub", "now"}},
+		{"--heartbeat", []string{"hub", "--heartbeat", "-1s"}},
+		{"three heartbeats", []string{"hub", "--timeout", "6s"}},
+		{"--listen", []string{"hub", "--listen", "here"}},
+		{"--advertise", []string{"hub", "--advertise", "example.org"}},
+		{"--keep-logs", []string{"hub", "--keep-logs", "-1h"}},
+		{"--rate", []string{"hub", "--rate", "NaN"}},
+		{"--log-level", []string{"hub", "--log-level", "loud"}},
+		{"--log-format", []string{"hub", "--log-format", "xml"}},
+		{"does not exist", []string{"hub", "--config", "/nowhere/hub.yaml"}},
+		{"one argument", []string{"restore"}},
+		{"no backup", []string{"restore", "/nowhere"}},
+		{"unknown command", []string{"dance"}},
+	} {
+		refused(strings.Join(tc.args, " "), 2, tc.say, tc.args...)
+	}
+}
+
+func TestHubServesTLSBeyondLoopback(t *testing.T) {
+	home := t.TempDir()
+	h := startHub(t, home, "--listen", "0.0.0.0:0")
+	l := localFile(t, home)
+	if !strings.HasPrefix(l.Hubs[0], "https://") || len(l.Fingerprint) != 64 {
+		t.Fatalf("local file %+v", l)
+	}
+	if _, err := direct(l).Whoami(t.Context()); err != nil {
+		t.Errorf("with the pin: %v", err)
+	}
+	pin := l.Fingerprint
+	l.Fingerprint = strings.Repeat("0", 64)
+	if _, err := direct(l).Whoami(t.Context()); err == nil || !strings.Contains(err.Error(), "another hub") {
+		t.Errorf("with another pin: %v", err)
+	}
+	addr := strings.TrimPrefix(h.url, "https://")
+	if conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}); err == nil {
+		conn.Close()
+		t.Error("the hub speaks TLS 1.2")
+	}
+	if resp, err := http.Get("http://" + addr + "/v1/health"); err == nil && resp.StatusCode == http.StatusOK {
+		t.Error("the hub speaks plain HTTP")
+	}
+	info, err := os.Stat(filepath.Join(home, "hub", "hub.key"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the hub's key: %v, %v", info, err)
+	}
+	h.stop()
+	h = startHub(t, home, "--listen", "0.0.0.0:0")
+	if again := localFile(t, home).Fingerprint; again != pin {
+		t.Error("a restart changed the key")
+	}
+	h.stop()
+}
+
+func TestBackupAndRestore(t *testing.T) {
+	home := t.TempDir()
+	h := startHub(t, home)
+	d := direct(localFile(t, home))
+	job, err := d.Submit(t.Context(), "op-1", offpeak.Spec{Name: "kept", Task: offpeak.Task{Driver: "process", Command: []string{"true"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	backup := filepath.Join(t.TempDir(), "b")
+	if err := d.Backup(t.Context(), "op-2", backup); err != nil {
+		t.Fatal(err)
+	}
+	later, err := d.Submit(t.Context(), "op-3", offpeak.Spec{Name: "later", Task: offpeak.Task{Driver: "process", Command: []string{"true"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.stop()
+
+	if code, _, stderr := once(t, home, "restore", backup); code != 2 || !strings.Contains(stderr, "holds a hub's state already") {
+		t.Errorf("restore over a hub's state: exit %d, %s", code, stderr)
+	}
+	if err := os.Rename(filepath.Join(home, "hub"), filepath.Join(home, "old")); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := once(t, home, "restore", backup); code != 0 || !strings.Contains(stdout, "restored") {
+		t.Fatalf("restore: exit %d, %s%s", code, stdout, stderr)
+	}
+	h = startHub(t, home)
+	d = direct(localFile(t, home))
+	if got, err := d.Job(t.Context(), job.ID); err != nil || got.Spec.Name != "kept" {
+		t.Errorf("the job in the backup: %+v, %v", got, err)
+	}
+	if _, err := d.Job(t.Context(), later.ID); !errors.Is(err, offpeak.ErrNotFound) {
+		t.Errorf("the job after the backup: %v", err)
+	}
+	if c, err := d.Check(t.Context()); err != nil || !c.OK {
+		t.Errorf("check: %+v, %v", c, err)
+	}
+	h.stop()
+}
+
+// A hub told to stop lets requests finish; told again, it goes at once.
+func TestSecondSignal(t *testing.T) {
+	home := t.TempDir()
+	h := startHub(t, home)
+	l := localFile(t, home)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = io.WriteString(conn, "PUT /v1/blobs/"+strings.Repeat("a", 64)+" HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nAuthorization: Bearer "+l.Token+"\r\nContent-Length: 100\r\n\r\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The hub asks for the body: its handler is at work and waits for us.
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "100") {
+		t.Fatalf("answer %q, %v", line, err)
+	}
+	_ = h.cmd.Process.Signal(syscall.SIGTERM)
+	h.stderr.await(t, `"stopping"`)
+	if conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://")); err == nil {
+		// The listener may still be closing; a new request is not served.
+		conn.Close()
+	}
+	select {
+	case <-h.ended:
+		t.Fatal("the hub did not wait for the request")
+	default:
+	}
+	_ = h.cmd.Process.Signal(syscall.SIGTERM)
+	err = h.wait()
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("after the second signal: %v", err)
+	}
+}

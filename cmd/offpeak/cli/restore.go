@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"offpeak"
+	"offpeak/blob"
+	"offpeak/hub"
+	"offpeak/internal/local"
+	"offpeak/store/sqlite"
+)
+
+func newRestore(env Env) *cobra.Command {
+	var data string
+	cmd := &cobra.Command{
+		Use:   "restore BACKUP",
+		Short: "Make a hub's data folder from a backup",
+		Long: `Make the data folder of a hub from a folder that "offpeak backup" wrote. The
+data folder must not hold a hub's state yet; move it aside first. Work that went
+on after the backup was taken is told to stop when its agents reach the hub, and
+its jobs go on from the backup.`,
+		Example: "  offpeak restore /backups/2026-05-01 --data /var/lib/offpeak/hub",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return badInput("%s takes one argument: the backup's folder", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := restore(cmd.Context(), args[0], data); err != nil {
+				return diskFull(err)
+			}
+			_, err := fmt.Fprintf(env.Stdout, "restored %s to %s\nnext: offpeak hub --data %s\n", args[0], data, data)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&data, "data", filepath.Join(local.Home(env.Getenv), "hub"), "the hub's data folder")
+	return cmd
+}
+
+// restore copies a backup into data. Nothing shows there before all of it is
+// checked: the database is put in its place last.
+func restore(ctx context.Context, backup, data string) error {
+	database := filepath.Join(data, hub.BackupDatabase)
+	if _, err := os.Lstat(database); err == nil {
+		return badInput("--data: %s holds a hub's state already: move it aside, or choose another folder", data)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("look at the data folder: %w", err)
+	}
+	if _, err := os.Stat(filepath.Join(backup, hub.BackupDatabase)); err != nil {
+		return badInput("%s is no backup: %w", backup, err)
+	}
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return fmt.Errorf("make data folder: %w", err)
+	}
+	if err := restoreBlobs(ctx, filepath.Join(backup, hub.BackupBlobs), filepath.Join(data, hub.BackupBlobs)); err != nil {
+		return err
+	}
+	if err := sqlite.Restore(ctx, filepath.Join(backup, hub.BackupDatabase), database); err != nil {
+		return fmt.Errorf("restore database: %w", err)
+	}
+	return nil
+}
+
+// restoreBlobs copies blobs by their hashes, so that one that rotted in the
+// backup is found now and not when somebody needs it.
+func restoreBlobs(ctx context.Context, from, to string) error {
+	if _, err := os.Stat(from); err != nil {
+		return badInput("the backup has no blobs: %w", err)
+	}
+	source, err := blob.OpenLocal(from)
+	if err != nil {
+		return fmt.Errorf("open the backup's blobs: %w", err)
+	}
+	defer source.Close()
+	target, err := blob.OpenLocal(to)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	for hash, err := range source.All() {
+		if err == nil {
+			err = copyBlob(ctx, source, target, hash)
+		}
+		if err != nil {
+			return fmt.Errorf("restore blobs: %w", err)
+		}
+	}
+	return nil
+}
+
+func copyBlob(ctx context.Context, from, to blob.Store, hash offpeak.Hash) error {
+	r, _, err := from.Open(ctx, hash)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", hash, err)
+	}
+	defer r.Close()
+	if _, err := to.Put(ctx, hash, r); err != nil {
+		return fmt.Errorf("copy %s: %w", hash, err)
+	}
+	return nil
+}

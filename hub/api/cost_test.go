@@ -1,0 +1,167 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"offpeak"
+	"offpeak/wire"
+)
+
+// bare is what the API's hot routes are measured against: a plain handler that
+// decodes and answers the same JSON, and one that holds the same stream.
+func bare(answer wire.Sync) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/node/heartbeat", func(w http.ResponseWriter, r *http.Request) {
+		var in wire.Heartbeat
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer)
+	})
+	mux.HandleFunc("GET /v1/node/stream", func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode(answer)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	return mux
+}
+
+func serveBare(t testing.TB, h http.Handler) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(ln) }()
+	t.Cleanup(func() { _ = s.Close(); <-done })
+	return "http://" + ln.Addr().String()
+}
+
+// sink is a writer that keeps nothing, so that only the handler is measured.
+type sink struct{ header http.Header }
+
+func (s *sink) Header() http.Header         { return s.header }
+func (s *sink) Write(p []byte) (int, error) { return len(p), nil }
+func (s *sink) WriteHeader(int)             {}
+
+func (s *sink) SetReadDeadline(time.Time) error { return nil }
+
+func beatRequest(token string, incarnation offpeak.Incarnation, seq int) *http.Request {
+	body, _ := json.Marshal(wire.Heartbeat{Incarnation: incarnation, Seq: int64(seq), Availability: offpeak.NodeAvailable, SinceAck: offpeak.Duration(5 * time.Second)})
+	r, _ := http.NewRequestWithContext(context.Background(), "POST", "/v1/node/heartbeat", bytes.NewReader(body))
+	r.RequestURI = "/v1/node/heartbeat"
+	r.RemoteAddr = "127.0.0.1:9"
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set(wire.HeaderProtocol, "1")
+	r.Header.Set("Content-Type", "application/json")
+	return r
+}
+
+func BenchmarkHeartbeat(b *testing.B) {
+	g := newGrid(b, Options{NodeRate: 1e9, NodeBurst: 1 << 30})
+	node := g.enrol(g.admin, "n1")
+	answer := node.beat(b, g.ctx())
+	over := func(b *testing.B, url string) {
+		c := wire.Client("")
+		defer c.CloseIdleConnections()
+		d := &wire.Direct{Client: c, Base: url, Token: node.Token}
+		for b.Loop() {
+			node.seq++
+			if _, err := d.Heartbeat(b.Context(), wire.Heartbeat{Incarnation: node.incarnation, Seq: node.seq, Availability: offpeak.NodeAvailable, SinceAck: offpeak.Duration(5 * time.Second)}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	h := bare(answer)
+	b.Run("wire/bare", func(b *testing.B) { over(b, serveBare(b, h)) })
+	b.Run("wire/hub", func(b *testing.B) { over(b, g.url) })
+	handle := func(b *testing.B, h http.Handler) {
+		b.ReportAllocs()
+		for b.Loop() {
+			node.seq++
+			b.StopTimer()
+			r, w := beatRequest(node.Token, node.incarnation, int(node.seq)), &sink{header: http.Header{}}
+			b.StartTimer()
+			h.ServeHTTP(w, r)
+		}
+	}
+	b.Run("handler/bare", func(b *testing.B) { handle(b, h) })
+	b.Run("handler/hub", func(b *testing.B) { handle(b, g.handler) })
+}
+
+// An idle node's stream costs little more than a bare handler that holds it.
+func TestStreamCost(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("counts bytes, which the race detector changes")
+	}
+	const n = 400
+	g := newGrid(t, Options{})
+	node := g.enrol(g.admin, "n1")
+	answer := node.beat(t, g.ctx())
+	cost := func(url string) float64 {
+		t.Helper()
+		before := inUse()
+		var conns []net.Conn
+		for range n {
+			conns = append(conns, openStream(t, url, node.Token))
+		}
+		after := inUse()
+		for _, c := range conns {
+			c.Close()
+		}
+		return float64(after-before) / n
+	}
+	cost(g.url) // what the first streams make stays
+	plain := cost(serveBare(t, bare(answer)))
+	ours := cost(g.url)
+	t.Logf("a stream costs %.0f bytes, a bare one %.0f", ours, plain)
+	if limit := 1.3*plain + 2048; ours > limit {
+		t.Errorf("a stream costs %.0f bytes, at most %.0f", ours, limit)
+	}
+}
+
+// openStream opens a stream by hand, with nothing on the client's side that
+// would count.
+func openStream(t *testing.T, url, token string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(conn, "GET /v1/node/stream HTTP/1.1\r\nHost: x\r\nOffpeak-Protocol: 1\r\nAuthorization: Bearer %s\r\n\r\n", token); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReaderSize(conn, 512)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(line, "{") {
+			return conn
+		}
+	}
+}
+
+// inUse is the memory in use, stacks included.
+func inUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}
