@@ -12,7 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"offpeak"
+	"offpeak/agent/link"
 	"offpeak/agent/supervisor"
+	"offpeak/agent/warm"
 	"offpeak/wire"
 )
 
@@ -22,9 +24,9 @@ type Agent struct {
 	env    Env
 	log    *slog.Logger
 	folder folder
-	link   *link
-	outbox *outbox
-	pool   *pool
+	link   *link.Link
+	outbox *link.Outbox
+	pool   *warm.Pool
 	// beats asks for a heartbeat at once, waking for a look at the pause's end.
 	beats, waking chan struct{}
 	// ctx is the attempts' life: it outlives the context of Run where jobs are
@@ -58,7 +60,7 @@ type heard struct {
 func New(cfg Config, env Env) *Agent {
 	cfg.Times = cfg.Times.withDefaults()
 	return &Agent{
-		cfg: cfg, env: env, log: env.Log, outbox: newOutbox(),
+		cfg: cfg, env: env, log: env.Log, outbox: link.NewOutbox(),
 		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1), picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
 	}
 }
@@ -79,7 +81,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.begin(); err != nil {
 		return err
 	}
-	defer a.link.client.CloseIdleConnections()
+	defer a.link.Close()
 
 	// The loops outlive ctx by the time that stopping jobs takes.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -94,8 +96,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	group.Go(func() error { return a.serveControl(gctx, control) })
-	group.Go(func() error { return a.outbox.run(gctx, a.sendReports, a.pause) })
-	group.Go(func() error { return a.pool.run(gctx, a.pause) })
+	group.Go(func() error { return a.outbox.Run(gctx, a.sendReports, a.pause) })
+	group.Go(func() error { return a.pool.Run(gctx, a.pause) })
 	group.Go(func() error { return a.heartbeats(gctx) })
 	group.Go(func() error { return a.stream(gctx) })
 	group.Go(func() error { return a.inventory(gctx) })
@@ -128,7 +130,7 @@ func (a *Agent) begin() error {
 	if err != nil {
 		return err
 	}
-	incarnation, err := newIncarnation(a.env.Random)
+	incarnation, err := link.NewIncarnation(a.env.Random)
 	if err != nil {
 		return err
 	}
@@ -136,13 +138,14 @@ func (a *Agent) begin() error {
 	if len(hubs) == 0 {
 		hubs = id.Hubs
 	}
-	a.link = &link{
-		folder: a.folder, key: key, client: a.env.Client(id.Fingerprint), agent: "offpeak-agent/" + a.cfg.Version,
-		hubs: hubs, times: a.cfg.Times, boot: a.env.Boot, log: a.log, incarnation: incarnation, id: id,
-		opened:     func() { a.apply(opened{}) },
-		conflicted: a.setConflict,
-	}
-	a.pool = newPool(a.folder, a.env.Supervisors, a.cfg.Warm, a.cfg.Times.Call, a.log)
+	a.link = link.New(link.Config{
+		Key: key, Client: a.env.Client(id.Fingerprint), Agent: "offpeak-agent/" + a.cfg.Version, Hubs: hubs,
+		Bound: a.cfg.Times.Call, Boot: a.env.Boot, Log: a.log, Incarnation: incarnation, Identity: id,
+		Keep:       func(id link.Identity) error { return a.folder.write("node.json", id, true) },
+		Opened:     func() { a.apply(opened{}) },
+		Conflicted: a.setConflict,
+	})
+	a.pool = warm.New(a.folder.at("supervisors"), a.env.Supervisors, a.cfg.Warm, a.cfg.Times.Call, a.log)
 	a.orders = a.folder.orders()
 	if o := a.orders; o.Paused && !o.Until.IsZero() && !a.env.Now().Before(o.Until) {
 		a.orders.Paused = false
@@ -274,18 +277,18 @@ func (a *Agent) nextSeq() int64 {
 func (a *Agent) report(ctx context.Context, r wire.Report) <-chan error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r.Incarnation, r.Seq = a.link.incarnation, a.nextSeq()
+	r.Incarnation, r.Seq = a.link.Incarnation(), a.nextSeq()
 	switch r.Kind {
 	case kindAccepted:
 		a.picture.step(a.env.Boot(), told{r.Lease})
 	case kindEnded:
 		a.picture.step(a.env.Boot(), ending{r.Lease})
 	}
-	return a.outbox.post(ctx, r)
+	return a.outbox.Post(ctx, r)
 }
 
 func (a *Agent) sendReports(ctx context.Context, reports []wire.Report) (results []wire.ReportResult, err error) {
-	err = a.link.call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
+	err = a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
 		results, err = d.Report(ctx, reports)
 		return err
 	})
@@ -343,7 +346,7 @@ func (a *Agent) adopt(ctx context.Context) error {
 	for _, j := range journals {
 		wanted[j.Supervisor] = true
 	}
-	found, err := a.pool.sweep(ctx, wanted)
+	found, err := a.pool.Sweep(ctx, wanted)
 	if err != nil {
 		return err
 	}
@@ -358,6 +361,10 @@ func (a *Agent) adopt(ctx context.Context) error {
 		t.adopted = &adoption{slot: s, alive: ok}
 		a.log.Info("going on with a lease", "lease", j.Lease, "job", j.Job, "attempt", j.Attempt, "alive", ok)
 		a.startLocked(t)
+	}
+	if a.picture.paused {
+		// Paused while no agent ran.
+		a.perform(a.picture.stopAll(offpeak.EndPaused))
 	}
 	return nil
 }

@@ -120,6 +120,7 @@ func TestEndsThatAreNotTheJobsSuccess(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.script("job", tt.script)
 			w.join()
@@ -294,15 +295,10 @@ func TestNextAgentAdopts(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Meanwhile one job ends and the supervisor of another dies.
-	for _, s := range w.sups.byDir {
-		switch s.status.Lease {
-		case "lease_2":
-			s.job.notice <- "elsewhere"
-			eventually(t, "exit", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.status.Phase == supervisor.Exited })
-		case "lease_3":
-			s.die()
-		}
-	}
+	two := w.sups.holding("lease_2")
+	two.job.notice <- "elsewhere"
+	eventually(t, "exit", func() bool { two.mu.Lock(); defer two.mu.Unlock(); return two.status.Phase == supervisor.Exited })
+	w.sups.holding("lease_3").die()
 	w.run()
 	if got := w.hub.ended("lease_2"); got.end.Reason != offpeak.EndCompleted || string(got.logs["stdout"]) != "working\ngoing: elsewhere\n" {
 		t.Errorf("end = %+v, log %q", got.end, got.logs["stdout"])
@@ -343,14 +339,7 @@ func TestGrantCountsFromWhenTheHeartbeatWasSent(t *testing.T) {
 	a := w.run()
 	w.hub.offer("lease_1", work("work"))
 	w.hub.wait("running", func() bool { return w.hub.leases["lease_1"].desired.State == offpeak.LeaseRunning })
-	var sup *fakeSupervisor
-	for _, s := range w.sups.byDir {
-		s.mu.Lock()
-		if s.status.Lease == "lease_1" {
-			sup = s
-		}
-		s.mu.Unlock()
-	}
+	sup := w.sups.holding("lease_1")
 	granted := func() supervisor.Lease { sup.mu.Lock(); defer sup.mu.Unlock(); return sup.granted }
 	first := granted()
 	eventually(t, "a later deadline", func() bool { return granted().Granted > first.Granted })
@@ -380,11 +369,7 @@ func TestUnknownNodeEndsTheAgent(t *testing.T) {
 	if err := a.wait(); !errors.Is(err, ErrRemoved) {
 		t.Errorf("run = %v", err)
 	}
-	for _, s := range w.sups.byDir {
-		if s.job != nil {
-			<-s.job.killed
-		}
-	}
+	w.sups.waitKilled()
 }
 
 func TestIdentityConflictHolds(t *testing.T) {

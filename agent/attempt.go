@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/link"
 	"offpeak/agent/supervisor"
+	"offpeak/agent/warm"
 	"offpeak/wire"
 )
 
@@ -52,7 +54,7 @@ type attempt struct {
 	stops  chan offpeak.EndReason
 	grants chan supervisor.Lease
 
-	slot     slot
+	slot     warm.Slot
 	restored int64
 	logs     *shipper
 	saved    *saver
@@ -66,7 +68,7 @@ type attempt struct {
 
 // adoption is what was found of the supervisor of a lease that goes on.
 type adoption struct {
-	slot  slot
+	slot  warm.Slot
 	alive bool
 }
 
@@ -126,18 +128,18 @@ func (t *attempt) run() {
 	}
 	switch {
 	case errors.Is(context.Cause(t.ctx), errDropped), errors.Is(err, offpeak.ErrStaleLease), errors.Is(err, offpeak.ErrNotFound):
-		if t.slot.sup != nil {
+		if t.slot.Sup != nil {
 			_, _ = t.do(supervisor.Request{Kill: &supervisor.Kill{Reason: offpeak.EndNodeLost}})
-			t.a.pool.drop(t.ctx, t.slot)
+			t.a.pool.Drop(t.ctx, t.slot)
 		}
 	case err != nil && t.ctx.Err() != nil:
 		// The agent lets go. A job that was started goes on; nothing else is left.
-		if t.slot.sup != nil {
+		if t.slot.Sup != nil {
 			if t.phase() == "" {
-				t.a.pool.drop(t.ctx, t.slot)
+				t.a.pool.Drop(t.ctx, t.slot)
 				break
 			}
-			t.slot.sup.Close()
+			t.slot.Sup.Close()
 		}
 		return
 	case err != nil:
@@ -147,8 +149,8 @@ func (t *attempt) run() {
 		// Without its journal the lease is over for the next agent too, so the
 		// supervisor's name is free for another.
 		_ = os.Remove(filepath.Join(t.a.folder.lease(t.id), "lease.json"))
-		if t.slot.sup != nil {
-			t.a.pool.give(t.ctx, t.slot)
+		if t.slot.Sup != nil {
+			t.a.pool.Give(t.ctx, t.slot)
 		}
 	}
 	t.a.apply(done{t.id})
@@ -162,7 +164,7 @@ func (t *attempt) phase() supervisor.Phase {
 }
 
 func (t *attempt) do(r supervisor.Request) (supervisor.Status, error) {
-	st, err := t.a.pool.do(t.ctx, t.slot.sup, r)
+	st, err := t.a.pool.Do(t.ctx, t.slot.Sup, r)
 	if err != nil {
 		return st, fmt.Errorf("ask supervisor: %w", err)
 	}
@@ -205,7 +207,7 @@ func (t *attempt) live() (wire.Report, error) {
 // ask fetches what the attempt is about, when the hub's word did not say.
 func (t *attempt) ask() error {
 	for failures := 1; ; failures++ {
-		err := t.a.link.call(t.ctx, func(ctx context.Context, d *wire.Direct) error {
+		err := t.a.link.Call(t.ctx, func(ctx context.Context, d *wire.Direct) error {
 			got, err := d.Work(ctx, t.id)
 			t.work = got.Work
 			return err
@@ -215,7 +217,7 @@ func (t *attempt) ask() error {
 			return nil
 		case t.ctx.Err() != nil:
 			return context.Cause(t.ctx)
-		case err == nil, refused(err):
+		case err == nil, link.Refused(err):
 			return errors.Join(offpeak.ErrNotFound, err)
 		}
 		if err := t.a.pause(t.ctx, failures); err != nil {
@@ -242,15 +244,15 @@ func (t *attempt) resume() (wire.Report, error) {
 	t.follow()
 	if t.adopted.alive {
 		t.slot = t.adopted.slot
-		t.a.pool.adopted()
+		t.a.pool.Adopted()
 		if st, err := t.do(supervisor.Request{Status: &struct{}{}}); err == nil && st.Lease == t.id {
 			return t.watch()
 		}
 		// It holds another lease or none: two journals can't both be right, and
 		// a supervisor that is not this lease's is not this attempt's to end.
-		t.slot.sup.Close()
-		t.slot = slot{}
-		t.a.pool.returned()
+		t.slot.Sup.Close()
+		t.slot = warm.Slot{}
+		t.a.pool.Returned()
 	}
 	return t.orphaned(), nil
 }
@@ -292,7 +294,7 @@ func (t *attempt) watch() (wire.Report, error) {
 			return exitReport(st), nil
 		}
 		select {
-		case st, ok := <-t.slot.sup.Updates():
+		case st, ok := <-t.slot.Sup.Updates():
 			if ok {
 				t.saw(st)
 				continue
@@ -338,17 +340,17 @@ func (t *attempt) tell(r supervisor.Request) {
 
 // reconnect finds the supervisor again after its connection broke.
 func (t *attempt) reconnect() bool {
-	t.slot.sup.Close()
+	t.slot.Sup.Close()
 	ctx, cancel := context.WithTimeout(t.ctx, t.a.cfg.Times.Call)
 	defer cancel()
-	sup, err := t.a.env.Supervisors.Adopt(ctx, t.a.folder.at("supervisors", t.slot.name))
+	sup, err := t.a.env.Supervisors.Adopt(ctx, t.a.folder.at("supervisors", t.slot.Name))
 	if err != nil {
-		t.a.pool.release(t.slot.name)
-		t.a.pool.returned()
-		t.slot = slot{}
+		t.a.pool.Release(t.slot.Name)
+		t.a.pool.Returned()
+		t.slot = warm.Slot{}
 		return false
 	}
-	t.slot.sup = sup
+	t.slot.Sup = sup
 	_, err = t.do(supervisor.Request{Status: &struct{}{}})
 	return err == nil
 }

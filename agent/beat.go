@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/link"
 	"offpeak/wire"
 )
 
@@ -62,7 +63,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 func (a *Agent) beat(ctx context.Context) error {
 	var sent time.Duration
 	var reply wire.Sync
-	err := a.link.call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
+	err := a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
 		// Composed anew for a second try: time has passed.
 		var hb wire.Heartbeat
 		hb, sent = a.compose()
@@ -96,7 +97,7 @@ func (a *Agent) compose() (hb wire.Heartbeat, sent time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	sent = a.env.Boot()
-	hb = wire.Heartbeat{Incarnation: a.link.incarnation, Seq: a.nextSeq(), Availability: offpeak.NodeAvailable}
+	hb = wire.Heartbeat{Incarnation: a.link.Incarnation(), Seq: a.nextSeq(), Availability: offpeak.NodeAvailable}
 	if why := a.picture.why(sent); why != "" {
 		hb.Availability, hb.Why = offpeak.NodeInUse, why
 	}
@@ -154,7 +155,7 @@ func (a *Agent) listenOnce(ctx context.Context) (came bool, err error) {
 	defer cancel(nil)
 	watch := time.AfterFunc(a.cfg.Times.StreamIdle, func() { cancel(errSilent) })
 	defer watch.Stop()
-	err = a.link.callFor(ctx, 0, func(ctx context.Context, d *wire.Direct) error {
+	err = a.link.CallFor(ctx, 0, func(ctx context.Context, d *wire.Direct) error {
 		body, err := d.Stream(ctx)
 		if err != nil {
 			return err
@@ -193,7 +194,7 @@ func (a *Agent) inventory(ctx context.Context) error {
 		if err != nil {
 			a.log.Warn("look at the machine", "error", err)
 		} else if !reflect.DeepEqual(inv, last) {
-			err = a.link.call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.SetInventory(ctx, inv) })
+			err = a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.SetInventory(ctx, inv) })
 			if err == nil {
 				last = inv
 			}
@@ -201,7 +202,7 @@ func (a *Agent) inventory(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil && !refused(err):
+		case err != nil && !link.Refused(err):
 			failures++
 			if err := a.pause(ctx, failures); err != nil {
 				return err

@@ -171,7 +171,7 @@ func (s *saver) store(ctx context.Context, dir *os.Root, e entry) error {
 		return fmt.Errorf("upload %s: %w", e.name, err)
 	}
 	in := wire.NewCheckpoint{Attempt: s.t.n, Name: e.name, Tree: tree, Metered: ran, Size: packed.Size()}
-	err = s.t.a.link.call(ctx, func(ctx context.Context, d *wire.Direct) error {
+	err = s.t.a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) error {
 		_, err := d.AddCheckpoint(ctx, s.t.id, in)
 		return err
 	})

@@ -10,7 +10,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/driver"
-	"offpeak/agent/supervisor"
+	"offpeak/agent/warm"
 )
 
 // Config is what an owner may choose and tests scale down. Zero durations take
@@ -91,35 +91,12 @@ type Env struct {
 	// Drivers turn tasks into commands.
 	Drivers []driver.Driver
 	// Supervisors starts and finds supervisor processes.
-	Supervisors Supervisors
+	Supervisors warm.Starter
 	// Probe looks at the machine.
 	Probe func(ctx context.Context) (offpeak.Inventory, error)
 	// Free says how many bytes are free under a path.
 	Free func(path string) (offpeak.Bytes, error)
 	Log  *slog.Logger
-}
-
-// Supervisors starts supervisor processes and finds those that live.
-type Supervisors interface {
-	// Spawn starts an idle supervisor with its socket in dir.
-	Spawn(ctx context.Context, dir string) (Supervisor, error)
-	// Adopt connects to the supervisor that has its socket in dir; an error
-	// means that there is none any more.
-	Adopt(ctx context.Context, dir string) (Supervisor, error)
-}
-
-// Supervisor is one supervisor process.
-type Supervisor interface {
-	// Do asks for one thing and returns the status after it. An error means
-	// that it was refused or that the supervisor is gone.
-	Do(ctx context.Context, r supervisor.Request) (supervisor.Status, error)
-	// Updates yields a status whenever something changes, the newest if its
-	// reader is slow. It is closed when the supervisor is gone.
-	Updates() <-chan supervisor.Status
-	// Close lets go of the supervisor without ending it.
-	Close() error
-	// End kills what the supervisor runs, and the supervisor.
-	End(ctx context.Context) error
 }
 
 // Errors that end Run or refuse to start it. Their texts say what to do.

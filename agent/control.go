@@ -210,7 +210,7 @@ func (a *Agent) leave(ctx context.Context) error {
 	a.closing = true
 	a.mu.Unlock()
 	a.stopJobs(ctx, offpeak.EndNodeRemoved)
-	err := a.link.call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.Leave(ctx) })
+	err := a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.Leave(ctx) })
 	if err != nil && !errors.Is(err, offpeak.ErrUnknownNode) {
 		a.mu.Lock()
 		a.closing = false
@@ -245,7 +245,7 @@ func (a *Agent) status() Status {
 	defer a.mu.Unlock()
 	now := a.env.Boot()
 	st := Status{
-		Running: true, PID: os.Getpid(), Version: a.cfg.Version, Node: id.Node, Name: id.Name, Hubs: a.link.hubs,
+		Running: true, PID: os.Getpid(), Version: a.cfg.Version, Node: id.Node, Name: id.Name, Hubs: a.link.Hubs(),
 		Connected: a.heard.ok && a.lastErr == nil, Heard: a.heard.at, Availability: offpeak.NodeAvailable,
 		Until: a.orders.Until, Draining: a.picture.draining, Conflict: a.picture.conflicted, Leases: []LeaseStatus{},
 	}

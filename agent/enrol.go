@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/link"
 	"offpeak/wire"
 )
 
@@ -67,7 +68,7 @@ func Join(ctx context.Context, cfg Config, env Env, token wire.JoinToken, name s
 		out, err := d.Enrol(once, in)
 		cancel()
 		if err == nil {
-			id := identity{Node: out.Node, Account: out.Account, Name: out.Name, Hubs: out.Hubs, Fingerprint: token.Fingerprint}
+			id := link.Identity{Node: out.Node, Account: out.Account, Name: out.Name, Hubs: out.Hubs, Fingerprint: token.Fingerprint}
 			if len(id.Hubs) == 0 {
 				id.Hubs = hubs
 			}
@@ -179,11 +180,11 @@ func Leave(ctx context.Context, cfg Config, env Env) error {
 	case err != nil:
 		return err
 	}
-	defer a.link.client.CloseIdleConnections()
-	if _, err := a.pool.sweep(ctx, nil); err != nil {
+	defer a.link.Close()
+	if _, err := a.pool.Sweep(ctx, nil); err != nil {
 		return err
 	}
-	err = a.link.call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.Leave(ctx) })
+	err = a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.Leave(ctx) })
 	if err != nil && !errors.Is(err, offpeak.ErrUnknownNode) {
 		return fmt.Errorf("leave the grid: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"offpeak"
+	"offpeak/agent/link"
 	"offpeak/blob"
 	"offpeak/wire"
 )
@@ -69,7 +70,7 @@ func (t *attempt) send(r *wire.Report) error {
 			if err := t.upload(r); err != nil {
 				return err
 			}
-		case t.ctx.Err() != nil, refused(err):
+		case t.ctx.Err() != nil, link.Refused(err):
 			return err
 		default:
 		}

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -19,10 +21,17 @@ import (
 	"offpeak"
 	"offpeak/agent/driver"
 	"offpeak/agent/supervisor"
+	"offpeak/agent/warm"
 	"offpeak/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain lets the test binary be its own supervisors.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "supervise" {
+		os.Exit(supervisor.Main(os.Args[2:]))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // fakeJob is a running job as its script sees it.
 type fakeJob struct {
@@ -71,7 +80,7 @@ type client struct {
 	once    sync.Once
 }
 
-func (p *fakeSupervisors) Spawn(_ context.Context, dir string) (Supervisor, error) {
+func (p *fakeSupervisors) Spawn(_ context.Context, dir string) (warm.Supervisor, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &fakeSupervisor{pool: p, status: supervisor.Status{Phase: supervisor.Idle, Fence: "fake"}}
@@ -79,7 +88,7 @@ func (p *fakeSupervisors) Spawn(_ context.Context, dir string) (Supervisor, erro
 	return s.connect(), nil
 }
 
-func (p *fakeSupervisors) Adopt(_ context.Context, dir string) (Supervisor, error) {
+func (p *fakeSupervisors) Adopt(_ context.Context, dir string) (warm.Supervisor, error) {
 	p.mu.Lock()
 	s := p.byDir[dir]
 	p.mu.Unlock()
@@ -230,12 +239,45 @@ func (s *fakeSupervisor) start(r *supervisor.Start) {
 	}()
 }
 
+func (p *fakeSupervisors) all() []*fakeSupervisor {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Values(p.byDir))
+}
+
 // end kills what still runs.
 func (p *fakeSupervisors) end() {
-	for _, s := range p.byDir {
+	for _, s := range p.all() {
 		s.mu.Lock()
 		s.kill()
 		s.mu.Unlock()
+	}
+}
+
+// holding returns the supervisor of a lease.
+func (p *fakeSupervisors) holding(id offpeak.LeaseID) *fakeSupervisor {
+	p.t.Helper()
+	for _, s := range p.all() {
+		s.mu.Lock()
+		found := s.status.Lease == id
+		s.mu.Unlock()
+		if found {
+			return s
+		}
+	}
+	p.t.Fatalf("no supervisor holds %s", id)
+	return nil
+}
+
+// waitKilled waits until every job that was started is killed.
+func (p *fakeSupervisors) waitKilled() {
+	for _, s := range p.all() {
+		s.mu.Lock()
+		job := s.job
+		s.mu.Unlock()
+		if job != nil {
+			<-job.killed
+		}
 	}
 }
 

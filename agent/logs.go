@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/link"
 	"offpeak/wire"
 )
 
@@ -145,7 +146,7 @@ func (s *shipper) piece(ctx context.Context, sp *spool, n int64) error {
 		return err
 	}
 	var end int64
-	err = s.t.a.link.call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
+	err = s.t.a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
 		end, err = d.AppendLog(ctx, s.t.id, s.t.n, sp.name, sp.sent, data)
 		return err
 	})
@@ -158,7 +159,7 @@ func (s *shipper) piece(ctx context.Context, sp *spool, n int64) error {
 	case errors.Is(err, offpeak.ErrStaleLease):
 		s.t.cancel(errDropped)
 		return err
-	case refused(err), errors.Is(err, offpeak.ErrQuota):
+	case link.Refused(err), errors.Is(err, offpeak.ErrQuota):
 		s.t.a.log.Warn("the hub takes no more of a log", "job", s.t.job, "stream", sp.name, "error", err)
 		sp.refused = true
 	default:

@@ -15,6 +15,7 @@ import (
 	"offpeak"
 	"offpeak/agent/driver"
 	"offpeak/agent/supervisor"
+	"offpeak/agent/warm"
 	"offpeak/blob"
 	"offpeak/wire"
 )
@@ -137,10 +138,10 @@ func (t *attempt) start() error {
 	if err != nil {
 		return err
 	}
-	if t.slot, err = t.a.pool.take(t.ctx); err != nil {
+	if t.slot, err = t.a.pool.Take(t.ctx); err != nil {
 		return err
 	}
-	j := journal{Lease: t.id, Job: t.job, Attempt: t.n, Work: *t.work, Restored: t.restored, Supervisor: t.slot.name}
+	j := journal{Lease: t.id, Job: t.job, Attempt: t.n, Work: *t.work, Restored: t.restored, Supervisor: t.slot.Name}
 	if err := t.a.folder.write(filepath.Join("leases", string(t.id), "lease.json"), j, false); err != nil {
 		return err
 	}
@@ -158,8 +159,8 @@ func (t *attempt) start() error {
 		Grace:  t.work.Task.Grace.Std(), KeepFrozen: lim.KeepFrozen.Std(), Deadline: deadline,
 	}})
 	if err != nil {
-		t.a.pool.drop(t.ctx, t.slot)
-		t.slot = slot{}
+		t.a.pool.Drop(t.ctx, t.slot)
+		t.slot = warm.Slot{}
 		return fmt.Errorf("start job: %w", err)
 	}
 	t.follow()
@@ -240,7 +241,7 @@ func prepareEnd(err error) wire.Report {
 type remote struct{ t *attempt }
 
 func (r remote) call(ctx context.Context, f func(context.Context, wire.Blobs) error) error {
-	return r.t.a.link.callFor(ctx, r.t.a.cfg.Times.Blob, func(ctx context.Context, d *wire.Direct) error {
+	return r.t.a.link.CallFor(ctx, r.t.a.cfg.Times.Blob, func(ctx context.Context, d *wire.Direct) error {
 		return f(ctx, wire.Blobs{Direct: d, Lease: r.t.id})
 	})
 }

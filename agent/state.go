@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"offpeak"
+	"offpeak/agent/link"
 	"offpeak/wire"
 )
 
@@ -25,21 +26,6 @@ import (
 type folder struct {
 	path string
 	log  *slog.Logger
-}
-
-// identity is who this node is: node.json.
-type identity struct {
-	Node        offpeak.NodeID    `json:"node"`
-	Account     offpeak.AccountID `json:"account"`
-	Name        string            `json:"name"`
-	Hubs        []string          `json:"hubs"`
-	Fingerprint string            `json:"fingerprint,omitempty"`
-	// Generation is that of the last session whose opening was answered.
-	Generation int64 `json:"generation"`
-	// Tried are the incarnations that may have opened the next one, the newest
-	// last: it is written before each opening, so that an agent whose answer
-	// was lost can be told from a copy of its disk.
-	Tried []offpeak.Incarnation `json:"tried,omitempty"`
 }
 
 // orders is what the owner ordered locally: orders.json.
@@ -72,7 +58,22 @@ func openFolder(path string, log *slog.Logger) (folder, error) {
 			return folder{}, fmt.Errorf("make data folder: %w", err)
 		}
 	}
+	f.keepReserve()
 	return f, nil
+}
+
+// reserveSize is set aside so that the node's own few files can be written on
+// a disk that jobs have filled.
+const reserveSize = 64 << 10
+
+func (f folder) keepReserve() {
+	if info, err := os.Stat(f.at("reserve")); err == nil && info.Size() == reserveSize {
+		return
+	}
+	// Without room there is none to set aside: the next start tries again.
+	if err := os.WriteFile(f.at("reserve"), make([]byte, reserveSize), 0o600); err != nil {
+		os.Remove(f.at("reserve"))
+	}
 }
 
 func (f folder) at(parts ...string) string {
@@ -107,7 +108,16 @@ func (f folder) write(name string, v any, durable bool) error {
 	return f.writeBytes(name, append(data, '\n'), durable)
 }
 
-func (f folder) writeBytes(name string, data []byte, durable bool) (err error) {
+func (f folder) writeBytes(name string, data []byte, durable bool) error {
+	err := f.replace(name, data, durable)
+	if durable && errors.Is(err, unix.ENOSPC) && os.Remove(f.at("reserve")) == nil {
+		f.log.Warn("the disk is full: using what was set aside for the node's own state")
+		err = f.replace(name, data, durable)
+	}
+	return err
+}
+
+func (f folder) replace(name string, data []byte, durable bool) (err error) {
 	path := f.at(name)
 	tmp, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -176,20 +186,20 @@ func (f folder) quarantine(name string) error {
 
 // identity reads who this node is: ErrNotEnrolled or ErrIdentityLost if that
 // is not known.
-func (f folder) identity() (id identity, key ed25519.PrivateKey, err error) {
+func (f folder) identity() (id link.Identity, key ed25519.PrivateKey, err error) {
 	key, keyErr := f.key()
 	err = f.read("node.json", &id, func() bool { return id.Node != "" && len(id.Hubs) > 0 })
 	switch {
 	case err == nil && keyErr == nil:
 		return id, key, nil
 	case err == nil && errors.Is(keyErr, fs.ErrNotExist):
-		return identity{}, nil, fmt.Errorf("the node's key is gone or damaged, and with it the right to be node %s: run `offpeak agent leave`, then `offpeak agent join TOKEN`", id.Name)
+		return link.Identity{}, nil, fmt.Errorf("the node's key is gone or damaged, and with it the right to be node %s: run `offpeak agent leave`, then `offpeak agent join TOKEN`", id.Name)
 	case errors.Is(err, fs.ErrNotExist) && keyErr == nil:
-		return identity{}, nil, ErrIdentityLost
+		return link.Identity{}, nil, ErrIdentityLost
 	case errors.Is(err, fs.ErrNotExist) && errors.Is(keyErr, fs.ErrNotExist):
-		return identity{}, nil, ErrNotEnrolled
+		return link.Identity{}, nil, ErrNotEnrolled
 	}
-	return identity{}, nil, fmt.Errorf("read identity: %w", errors.Join(err, keyErr))
+	return link.Identity{}, nil, fmt.Errorf("read identity: %w", errors.Join(err, keyErr))
 }
 
 // key reads the node's key; the file holds its 32-byte seed in hex.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -8,7 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"offpeak"
+	"offpeak/agent/link"
 	"offpeak/wire"
 )
 
@@ -25,6 +29,7 @@ func TestTornState(t *testing.T) {
 	for name, harm := range harms {
 		for _, file := range []string{"node.json", "node.key", "orders.json", "lease.json"} {
 			t.Run(file+" "+name, func(t *testing.T) {
+				t.Parallel()
 				w := newWorld(t)
 				w.script("work", untilNotice)
 				w.join()
@@ -73,13 +78,9 @@ func TestTornState(t *testing.T) {
 					w.noLeaseFolders()
 					w.hub.wait("no lease held", func() bool {
 						b := w.hub.beats[len(w.hub.beats)-1]
-						return b.Incarnation == a.link.incarnation && len(b.Held) == 0
+						return b.Incarnation == a.link.Incarnation() && len(b.Held) == 0
 					})
-					for _, s := range w.sups.byDir {
-						if s.job != nil {
-							<-s.job.killed
-						}
-					}
+					w.sups.waitKilled()
 					return
 				}
 				w.run()
@@ -154,4 +155,34 @@ func TestIncarnationsThatWaitForAnAnswer(t *testing.T) {
 	clone.cfg.Data = copied
 	clone.run()
 	eventually(t, "conflict", func() bool { return clone.status().Conflict })
+}
+
+// TestFullDiskKeepsTheNode: the node's own state is written from what was set
+// aside, once jobs have filled the disk.
+func TestFullDiskKeepsTheNode(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skip("needs a small disk to fill: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	f, err := openFolder(dir, w.env.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := bytes.Repeat([]byte{1}, 4096)
+	filler, err := os.Create(f.at("filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer filler.Close()
+	for err == nil {
+		_, err = filler.Write(full)
+	}
+	if err := f.write("leases/x", orders{}, false); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("write on a full disk = %v", err)
+	}
+	if err := f.write("node.json", link.Identity{Node: "node_1"}, true); err != nil {
+		t.Errorf("write the identity: %v", err)
+	}
 }

@@ -108,7 +108,9 @@ func (g *Grid) StartHub() {
 		}
 		return nil
 	})
-	g.login()
+	if g.Client == nil {
+		g.login()
+	}
 }
 
 // HubPID is the hub's process.
@@ -401,16 +403,20 @@ func Eventually(t testing.TB, within time.Duration, what string, cond func() err
 	}
 }
 
-// login makes the client from the hub's local file.
+// login makes the client: the local file's token, which each start of the hub
+// replaces, buys one that lasts.
 func (g *Grid) login() {
 	g.t.Helper()
-	home := filepath.Join(g.Dir, "home")
 	var l wire.Local
 	Eventually(g.t, 10*time.Second, "the local file", func() (err error) {
-		l, err = local.Read(filepath.Join(home, "local.json"))
+		l, err = local.Read(filepath.Join(g.Dir, "home", "local.json"))
 		return err
 	})
-	if g.Client == nil {
-		g.Client = &wire.Direct{Client: wire.Client(""), Base: "http://" + g.Addr, Agent: "gridtest"}
+	d := wire.Direct{Client: wire.Client(""), Base: "http://" + g.Addr, Token: l.Token, Agent: "gridtest"}
+	tok, err := d.CreateToken(context.Background(), NewOp(), wire.NewToken{Name: "gridtest", Role: offpeak.RoleAdmin})
+	if err != nil {
+		g.t.Fatalf("log in: %v", err)
 	}
+	d.Token = tok.Secret
+	g.Client = &d
 }

@@ -23,6 +23,7 @@ import (
 	"offpeak/agent/driver/wasm"
 	"offpeak/agent/hardware"
 	"offpeak/agent/supervisor"
+	"offpeak/agent/warm"
 	"offpeak/wire"
 )
 
@@ -190,17 +191,25 @@ func free(path string) (offpeak.Bytes, error) {
 // supervisors starts supervisor processes from this binary.
 type supervisors struct{ exe string }
 
-// Spawn implements agent.Supervisors.
-func (s supervisors) Spawn(ctx context.Context, dir string) (agent.Supervisor, error) {
-	h, err := supervisor.Spawn(ctx, supervisor.Options{Exe: s.exe, Dir: dir, Log: os.Stderr})
+// Spawn implements warm.Starter.
+func (s supervisors) Spawn(ctx context.Context, dir string) (warm.Supervisor, error) {
+	// Not the agent's own stderr: a supervisor outlives the agent, and whoever
+	// waits for the end of that stream would wait for the job.
+	log, err := os.OpenFile(filepath.Join(dir, "supervise.log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open supervisor's log: %w", err)
+	}
+	defer log.Close()
+	h, err := supervisor.Spawn(ctx, supervisor.Options{Exe: s.exe, Dir: dir, Log: log})
+	if err != nil {
+		said, _ := os.ReadFile(log.Name())
+		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(string(said)))
 	}
 	return h, nil
 }
 
-// Adopt implements agent.Supervisors.
-func (s supervisors) Adopt(ctx context.Context, dir string) (agent.Supervisor, error) {
+// Adopt implements warm.Starter.
+func (s supervisors) Adopt(ctx context.Context, dir string) (warm.Supervisor, error) {
 	h, err := supervisor.Adopt(ctx, dir)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package agent
+package link
 
 import (
 	"context"
@@ -10,10 +10,10 @@ import (
 	"offpeak/wire"
 )
 
-// outbox sends reports: at once when none is under way, else together with all
+// Outbox sends reports: at once when none is under way, else together with all
 // that gathered meanwhile. One call is under way at a time, so reports arrive
 // in the order they were posted. A report is sent until it is answered.
-type outbox struct {
+type Outbox struct {
 	// mu guards queue.
 	mu    sync.Mutex
 	queue []*letter
@@ -34,9 +34,12 @@ type letter struct {
 // mostBatch bounds the bytes of one call, well inside wire.MaxBody.
 const mostBatch = int(wire.MaxBody) * 3 / 4
 
-func newOutbox() *outbox { return &outbox{kick: make(chan struct{}, 1)} }
+// NewOutbox returns an empty outbox.
+func NewOutbox() *Outbox { return &Outbox{kick: make(chan struct{}, 1)} }
 
-func (o *outbox) post(ctx context.Context, r wire.Report) <-chan error {
+// Post puts a report in the outbox. The channel yields the hub's one answer to
+// it, or why ctx ended first.
+func (o *Outbox) Post(ctx context.Context, r wire.Report) <-chan error {
 	l := &letter{ctx: ctx, report: r, size: 512 + len(r.Detail), done: make(chan error, 1)}
 	for _, p := range r.Logs {
 		l.size += len(p.Data)*4/3 + 128
@@ -52,7 +55,7 @@ func (o *outbox) post(ctx context.Context, r wire.Report) <-chan error {
 }
 
 // gather takes what the next call carries, without letters nobody waits for.
-func (o *outbox) gather() (batch []*letter) {
+func (o *Outbox) gather() (batch []*letter) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	size := 0
@@ -71,15 +74,15 @@ func (o *outbox) gather() (batch []*letter) {
 }
 
 // putBack puts letters whose call was not answered in front again.
-func (o *outbox) putBack(batch []*letter) {
+func (o *Outbox) putBack(batch []*letter) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.queue = append(batch, o.queue...)
 }
 
-// run sends until ctx is done. send makes the call; pause waits after the nth
+// Run sends until ctx is done. send makes the call; pause waits after the nth
 // failure in a row.
-func (o *outbox) run(ctx context.Context, send func(context.Context, []wire.Report) ([]wire.ReportResult, error), pause func(ctx context.Context, n int) error) error {
+func (o *Outbox) Run(ctx context.Context, send func(context.Context, []wire.Report) ([]wire.ReportResult, error), pause func(ctx context.Context, n int) error) error {
 	failures := 0
 	for {
 		batch := o.gather()
@@ -104,16 +107,16 @@ func (o *outbox) run(ctx context.Context, send func(context.Context, []wire.Repo
 			for i, l := range batch {
 				l.done <- resultError(results[i])
 			}
-		case refused(err) && len(batch) == 1:
+		case Refused(err) && len(batch) == 1:
 			failures = 0
 			batch[0].done <- err
-		case refused(err):
+		case Refused(err):
 			// One of them is at fault: send each alone to find it.
 			for _, l := range batch {
 				results, err := send(ctx, []wire.Report{l.report})
 				if err == nil && len(results) == 1 {
 					err = resultError(results[0])
-				} else if !refused(err) {
+				} else if !Refused(err) {
 					o.putBack([]*letter{l})
 					continue
 				}
@@ -136,9 +139,9 @@ func resultError(r wire.ReportResult) error {
 	return r.Problem
 }
 
-// refused says that the hub looked at a request and will not have it, as
+// Refused says that the hub looked at a request and will not have it, as
 // against one that got no answer, or none that lasts.
-func refused(err error) bool {
+func Refused(err error) bool {
 	for _, lasting := range []error{offpeak.ErrInvalid, offpeak.ErrTooLarge, offpeak.ErrStaleLease, offpeak.ErrNotFound, offpeak.ErrIllegalMove, offpeak.ErrForbidden} {
 		if errors.Is(err, lasting) {
 			return true
