@@ -43,7 +43,7 @@ func (t *attempt) prepare() error {
 		case <-ctx.Done():
 		}
 	}()
-	work, err := t.layOut(ctx)
+	work, err := t.layOut()
 	if err == nil {
 		defer work.Close()
 		err = t.fetch(ctx, work)
@@ -64,7 +64,7 @@ func (t *attempt) prepare() error {
 }
 
 // layOut makes the attempt's folder.
-func (t *attempt) layOut(context.Context) (*os.Root, error) {
+func (t *attempt) layOut() (*os.Root, error) {
 	path := filepath.Join(t.a.folder.lease(t.id), workDir)
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make job folder: %w", err)
