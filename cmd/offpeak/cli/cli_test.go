@@ -29,7 +29,12 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
+// TestMain lets the test binary be offpeak itself, for scripts and where
+// OFFPEAK_TEST_MAIN is set, so that hubs in tests are real processes.
 func TestMain(m *testing.M) {
+	if os.Getenv("OFFPEAK_TEST_MAIN") == "1" {
+		os.Exit(Main(context.Background(), os.Args[1:], Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: "1.2.3-test"}))
+	}
 	env := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
 	testscript.Main(m, map[string]func(){
 		"offpeak": func() { os.Exit(Main(context.Background(), os.Args[1:], env)) },

@@ -3,7 +3,6 @@ package cli
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -25,15 +24,6 @@ import (
 	"offpeak/internal/local"
 	"offpeak/wire"
 )
-
-// TestMain lets the test binary be offpeak itself, so that hubs in tests are
-// real processes.
-func TestMain(m *testing.M) {
-	if os.Getenv("OFFPEAK_TEST_MAIN") == "1" {
-		os.Exit(Main(context.Background(), os.Args[1:], Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: "1.2.3-test"}))
-	}
-	os.Exit(m.Run())
-}
 
 // offpeakCommand makes a command of offpeak with a home of its own.
 func offpeakCommand(t *testing.T, home string, args ...string) *exec.Cmd {
