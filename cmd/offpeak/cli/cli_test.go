@@ -29,9 +29,10 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
+// TestMain lets the test binary be offpeak itself, for scripts and where
+// OFFPEAK_TEST_MAIN is set, so that hubs in tests are real processes.
 func TestMain(m *testing.M) {
 	if os.Getenv("OFFPEAK_TEST_MAIN") == "1" {
-		// A real hub process of the tests in hub_test.go.
 		os.Exit(Main(context.Background(), os.Args[1:], Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: "1.2.3-test"}))
 	}
 	env := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
