@@ -161,7 +161,7 @@ func (g *grid) startAgents(ctx context.Context, names []string) (map[offpeak.Nod
 				return false, fmt.Errorf("%s ended at once", p.name)
 			}
 		}
-		list, err := g.api.Nodes(ctx, url.Values{})
+		list, err := g.api.Nodes(ctx, url.Values{"limit": {"100"}})
 		if err != nil {
 			return false, err
 		}

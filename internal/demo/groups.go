@@ -3,11 +3,15 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // groups lists the control groups that processes are in and this one is not:
@@ -70,10 +74,21 @@ func groupsOf(proc string, mounts []byte) []string {
 	return out
 }
 
-// removeGroups removes groups whose processes are gone, the inner ones first.
-func removeGroups(dirs []string) {
+// removeGroups removes groups, the inner ones first. The kernel refuses while a
+// dying process is still in one, so it tries until they are gone or ctx is done.
+func removeGroups(ctx context.Context, dirs []string) {
 	slices.SortFunc(dirs, func(a, b string) int { return len(b) - len(a) })
-	for _, dir := range dirs {
-		_ = os.Remove(dir) // rmdir; the kernel refuses one that is in use
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for len(dirs) > 0 {
+		dirs = slices.DeleteFunc(dirs, func(dir string) bool {
+			err := os.Remove(dir)
+			return err == nil || errors.Is(err, fs.ErrNotExist)
+		})
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
 }

@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -58,10 +59,11 @@ func show(ctx context.Context, bin, job string, train time.Duration, keep bool) 
 	out := newStage(os.Stdout)
 	g := &grid{bin: bin, dir: dir, out: out}
 	defer func() {
-		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case errors.Is(ctx.Err(), context.Canceled):
+			err = context.Cause(ctx) // somebody pressed Ctrl-C
+		default:
 			g.tails(os.Stderr)
 		}
 		if gone := g.end(keep); err == nil {

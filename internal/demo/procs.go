@@ -72,7 +72,11 @@ func parseStat(stat string) (state string, ppid int) {
 // returns how many there were. Their control groups go with them.
 func killAll(ctx context.Context, dir string) (killed int, err error) {
 	var left []string
-	defer func() { removeGroups(left) }()
+	defer func() {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		removeGroups(ctx, left)
+	}()
 	for tick := time.NewTicker(10 * time.Millisecond); ; {
 		pids, err := processes(dir)
 		if err != nil || len(pids) == 0 {

@@ -25,8 +25,9 @@ const (
 	killShare, killStored, lateShare = 0.4, 2, 0.8
 	// wanted is the accuracy that the trained model must have.
 	wanted = 0.95
-	// silence is how long nothing at all may happen.
-	silence = 20 * time.Second
+	// silence is how long nothing at all may happen. A node that runs a module
+	// for the first time compiles it, which takes a while on a slow machine.
+	silence = 45 * time.Second
 )
 
 // story is the demo from curtain to curtain.
@@ -117,11 +118,15 @@ func (s *story) gather(ctx context.Context, f *followers) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	nodes, err := s.g.startAgents(ctx, []string{"gaming-pc", "workstation", "laptop"})
+	names := []string{"gaming-pc", "workstation", "laptop"}
+	nodes, err := s.g.startAgents(ctx, names)
 	if err != nil {
 		return err
 	}
 	s.nodes = nodes
+	for _, name := range names {
+		s.out.line(green, name, "online")
+	}
 	return nil
 }
 
@@ -231,8 +236,6 @@ func (s *story) show(e offpeak.Event) {
 		node = "hub"
 	}
 	switch e.Type {
-	case "node.online":
-		s.out.line(green, node, "online")
 	case "node.late":
 		s.out.line(yellow, node, "misses heartbeats; it gets no new work")
 	case "node.offline":
