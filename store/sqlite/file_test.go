@@ -1,7 +1,6 @@
 package sqlite_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -203,57 +201,6 @@ func TestRestore(t *testing.T) {
 		if _, err := os.Lstat(target); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("Restore of %s left %s (%v)", bad, target, err)
 		}
-	}
-}
-
-// TestFullDisk fills a small file system and asks that nothing acknowledged is
-// lost, nothing is half done, and that the store works again once there is room.
-func TestFullDisk(t *testing.T) {
-	dir := t.TempDir()
-	if err := syscall.Mount("offpeak-test", dir, "tmpfs", 0, "size=2m"); err != nil {
-		t.Skipf("a full disk needs a file system of its own, which this user can't mount: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	ballast := filepath.Join(dir, "ballast")
-	if err := os.WriteFile(ballast, make([]byte, 512<<10), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := sqlite.Open(context.Background(), filepath.Join(dir, "store.db"), sqlite.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close() // before the file system goes
-	g := newGrid(t, s)
-	var acked []offpeak.JobID
-	for range 20_000 {
-		j, submitErr := g.submit()
-		if submitErr != nil {
-			err = submitErr
-			break
-		}
-		acked = append(acked, j.ID)
-	}
-	if !errors.Is(err, offpeak.ErrStorage) {
-		t.Fatalf("after %d jobs Submit = %v, want storage", len(acked), err)
-	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
-	j, err := g.submit()
-	if err != nil {
-		t.Fatalf("Submit once there is room: %v", err)
-	}
-	acked = append(acked, j.ID)
-	counts, err := s.CountJobs(context.Background(), "")
-	if err != nil || counts[offpeak.JobQueued] != len(acked) {
-		t.Errorf("%d jobs are stored, %d were acknowledged, %v", counts[offpeak.JobQueued], len(acked), err)
-	}
-	if bad, err := s.Check(context.Background()); err != nil || len(bad) != 0 {
-		t.Errorf("Check = %v, %v", bad, err)
 	}
 }
 
