@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -63,7 +64,7 @@ func restore(ctx context.Context, backup, data string) error {
 	if err := restoreBlobs(ctx, filepath.Join(backup, hub.BackupBlobs), filepath.Join(data, hub.BackupBlobs)); err != nil {
 		return err
 	}
-	if err := sqlite.Restore(ctx, filepath.Join(backup, hub.BackupDatabase), database, sqlite.RestoreOptions{}); err != nil {
+	if err := sqlite.Restore(ctx, filepath.Join(backup, hub.BackupDatabase), database, sqlite.RestoreOptions{Now: time.Now}); err != nil {
 		return fmt.Errorf("restore database: %w", err)
 	}
 	return nil
