@@ -20,6 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bubble runs a test on a clock that stands still while anybody works.
 func bubble(t *testing.T, cfg hub.Config, test func(t *testing.T, g *grid)) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGrid(t, cfg)
 		test(t, g)
