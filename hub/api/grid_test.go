@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	crand "crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -79,7 +80,7 @@ func newGrid(t testing.TB, opts Options) *grid {
 		}
 		cancel()
 		for range 2 {
-			if err := <-ended; err != nil && err != http.ErrServerClosed {
+			if err := <-ended; err != nil && !errors.Is(err, http.ErrServerClosed) {
 				t.Errorf("ended: %v", err)
 			}
 		}
