@@ -173,10 +173,24 @@ func BenchmarkNoop(b *testing.B) {
 			spec.Task.Command = []string{"/bin/true"}
 			const batch = 300
 			var ours, bareRate []float64
+			a := g.Agents()[0]
+			var hub, agent, jobs, rounds time.Duration
 			for b.Loop() {
 				bareRate = append(bareRate, bareLoop(b, 2, batch))
+				h, m := cpuOf(g.HubPID()), cpuOf(a.PID())
+				all := g.CPU()
 				ours = append(ours, noopBatch(b, g, spec, batch))
+				hub += cpuOf(g.HubPID()) - h
+				agent += cpuOf(a.PID()) - m
+				jobs += time.Duration(g.CPU() - all)
+				rounds++
 			}
+			// Where the processor time of a job goes; the supervisors' share is
+			// without the jobs themselves, which are gone when it is read.
+			each := float64(batch*rounds) * 1e6
+			b.ReportMetric(float64(hub)/each, "ms-hub/job")
+			b.ReportMetric(float64(agent)/each, "ms-agent/job")
+			b.ReportMetric(float64(jobs-hub-agent)/each, "ms-supervisors/job")
 			slices.Sort(ours)
 			slices.Sort(bareRate)
 			o, r := ours[len(ours)/2], bareRate[len(bareRate)/2]
