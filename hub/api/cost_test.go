@@ -1,3 +1,5 @@
+//go:build !race
+
 package api
 
 import (
@@ -105,9 +107,6 @@ func BenchmarkHeartbeat(b *testing.B) {
 
 // An idle node's stream costs little more than a bare handler that holds it.
 func TestStreamCost(t *testing.T) {
-	if testing.Short() || raceEnabled {
-		t.Skip("counts bytes, which the race detector changes")
-	}
 	const n = 400
 	g := newGrid(t, Options{})
 	node := g.enrol(g.admin, "n1")
