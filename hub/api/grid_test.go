@@ -143,7 +143,7 @@ type agent struct {
 }
 
 func inventory() offpeak.Inventory {
-	return offpeak.Inventory{Hostname: "test", OS: "linux", Arch: "amd64", CPU: 4000, Memory: 8 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process", "wasm"}, Version: "test"}
+	return offpeak.Inventory{Hostname: "test", OS: "linux", Arch: "amd64", CPU: 4000, Memory: 8 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process", "wasm"}, Shared: []string{"process", "wasm"}, Version: "test"}
 }
 
 // enrol makes a node of the account of by, with a session.
