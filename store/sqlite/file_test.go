@@ -151,6 +151,15 @@ func TestRestore(t *testing.T) {
 	if err := s.Backup(ctx, copied); err != nil {
 		t.Fatal(err)
 	}
+	for range 5 { // each raises the node's revision beyond what the backup has
+		if err := g.cycle(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen, err := s.Node(ctx, "", nodeID)
+	if err != nil {
+		t.Fatal(err)
+	}
 	lost, err := g.submit()
 	if err != nil {
 		t.Fatal(err)
@@ -177,6 +186,9 @@ func TestRestore(t *testing.T) {
 	}
 	if _, err := s.Job(ctx, "", lost.ID); !errors.Is(err, offpeak.ErrNotFound) {
 		t.Errorf("Job from after the backup = %v, want not found", err)
+	}
+	if n, err := s.Node(ctx, "", nodeID); err != nil || n.Revision <= seen.Revision {
+		t.Errorf("the node's revision is %d, %v: its agent has followed %d and would ignore it", n.Revision, err, seen.Revision)
 	}
 	ev, err := s.Events(ctx, "", last, 10)
 	if err != nil || len(ev) != 1 || ev[0].Type != "hub.restored" || ev[0].Cursor <= last {

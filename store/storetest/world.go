@@ -296,6 +296,7 @@ func accounts(t *testing.T, g *grid) {
 	if err := g.TouchTokens(ctx, map[offpeak.TokenID]time.Time{tok.ID: g.clock.Now()}); err != nil {
 		t.Fatal(err)
 	}
+	refused(t, "RemoveMember of the last admin", g.RemoveMember(ctx, g.op(), g.account, "member_1"), offpeak.ErrConflict)
 	refused(t, "RemoveMember of another account", g.RemoveMember(ctx, g.op(), g.account, m.ID), offpeak.ErrNotFound)
 	if err := g.RemoveMember(ctx, g.op(), b, m.ID); err != nil {
 		t.Fatal(err)
@@ -330,7 +331,7 @@ func operations(t *testing.T, g *grid) {
 			return g.SetQuota(ctx, op, g.account, offpeak.Quota{Queued: 100 + i})
 		}},
 		{"AddMember", func(op store.Op, i int) (any, error) {
-			return g.AddMember(ctx, op, offpeak.Member{ID: offpeak.MemberID(fmt.Sprintf("mm%d", i)), Account: g.account, Role: offpeak.RoleViewer}, g.token(offpeak.TokenID(fmt.Sprintf("mt%d", i)), offpeak.RoleViewer))
+			return g.AddMember(ctx, op, offpeak.Member{ID: offpeak.MemberID(fmt.Sprintf("mm%d", i)), Account: g.account, Role: offpeak.RoleAdmin}, g.token(offpeak.TokenID(fmt.Sprintf("mt%d", i)), offpeak.RoleViewer))
 		}},
 		{"CreateToken", func(op store.Op, i int) (any, error) {
 			return g.CreateToken(ctx, op, g.token(offpeak.TokenID(fmt.Sprintf("ct%d", i)), offpeak.RoleViewer))
