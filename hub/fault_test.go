@@ -18,6 +18,15 @@ type flaky struct {
 	store.Store
 	loseSubmit, loseClaim, loseBeat atomic.Bool
 	slowBeat                        atomic.Int64
+	// stall is called on the way into each Expire, on the monitor's goroutine.
+	stall atomic.Pointer[func()]
+}
+
+func (f *flaky) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.Change, error) {
+	if stall := f.stall.Load(); stall != nil {
+		(*stall)()
+	}
+	return f.Store.Expire(ctx, asOf, limit)
 }
 
 func (f *flaky) Submit(ctx context.Context, op store.Op, job store.NewJob) (offpeak.Job, error) {
@@ -134,6 +143,46 @@ func TestHubThatStoodStillGrantsAFullTimeout(t *testing.T) {
 		synctest.Wait()
 		if n := g.node(a.id); n.Liveness != offpeak.NodeOffline {
 			t.Fatalf("after a full timeout the silent node is %s", n.Liveness)
+		}
+	})
+}
+
+// A process that is stopped between the monitor's look at the clock and the
+// store's transaction finds leases expired that nobody could have renewed.
+func TestStallOnTheWayIntoExpireLosesNoLease(t *testing.T) {
+	withFlaky(t, func(t *testing.T, g *grid, f *flaky, push *atomic.Int64) {
+		a := g.join("one")
+		id := g.submit(small())
+		d := a.offered()
+		a.accept(d)
+		a.run(d)
+		a.keep(10*time.Second, d.Lease)
+		before := g.metric("offpeak_amnesties_total")
+		stop := func() {
+			f.stall.Store(nil)
+			push.Add(int64(10 * time.Minute))
+		}
+		f.stall.Store(&stop)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if f.stall.Load() != nil {
+			t.Fatal("the monitor never expired anything")
+		}
+		if j := g.job(id); j.State != offpeak.JobRunning || j.Attempt != 1 {
+			t.Fatalf("after the stall the job is %s (%s)", j.State, j.Reason)
+		}
+		if n := g.node(a.id); n.Liveness != offpeak.NodeOnline {
+			t.Fatalf("after the stall the node is %s", n.Liveness)
+		}
+		if now := g.metric("offpeak_amnesties_total"); now <= before {
+			t.Fatal("no amnesty was granted")
+		}
+		a.ack = time.Time{} // the agent's clock did not jump
+		a.keep(10*time.Second, d.Lease)
+		time.Sleep(65 * time.Second)
+		synctest.Wait()
+		if j := g.job(id); j.State != offpeak.JobQueued || j.Reason != offpeak.EndNodeLost {
+			t.Fatalf("after a full timeout of silence the job is %s (%s)", j.State, j.Reason)
 		}
 	})
 }

@@ -31,7 +31,8 @@ type grid struct {
 	admin   offpeak.Token
 	ops     atomic.Int64
 	stop    func()
-	// wrap and now put faults between the hub and its store and clock.
+	// wrap and now put faults between the hub and its store, and between both
+	// and their clock.
 	wrap func(store.Store) store.Store
 	now  func() time.Time
 }
@@ -58,7 +59,7 @@ func newGridWith(t testing.TB, cfg hub.Config, wrap func(store.Store) store.Stor
 // start opens store and hub and runs them until stop.
 func (g *grid) start() {
 	g.t.Helper()
-	s, err := sqlite.Open(context.Background(), filepath.Join(g.folder, "offpeak.db"), sqlite.Options{})
+	s, err := sqlite.Open(context.Background(), filepath.Join(g.folder, "offpeak.db"), sqlite.Options{Now: g.now})
 	must(g.t, err)
 	blobs, err := blob.OpenLocal(filepath.Join(g.folder, "blobs"))
 	must(g.t, err)

@@ -28,6 +28,14 @@ func (h *Hub) monitor(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
+		// The store's time first: the gap that is looked at next includes the
+		// whole way to it, so at that moment this hub was listening. Should it
+		// stand still after the look, what runs out meanwhile stays as it is.
+		asOf, err := h.env.Store.Now(ctx)
+		if err != nil {
+			h.refused(ctx, "read the store's time", err)
+			continue
+		}
 		now := h.env.Now()
 		gap := max(now.Sub(last), now.Round(0).Sub(last.Round(0)))
 		last = now
@@ -42,11 +50,11 @@ func (h *Hub) monitor(ctx context.Context) error {
 			continue
 		}
 		h.overdue(ctx, now)
-		if err := h.expire(ctx); err != nil {
+		if err := h.expire(ctx, asOf); err != nil {
 			h.refused(ctx, "expire leases", err)
 			continue
 		}
-		if err := h.silence(ctx, now); err != nil {
+		if err := h.silence(ctx, now, asOf); err != nil {
 			h.refused(ctx, "note down silence", err)
 		}
 	}
@@ -64,6 +72,9 @@ func (h *Hub) refused(ctx context.Context, what string, err error) {
 		return
 	}
 	h.env.Log.Warn(what, "err", err)
+	if errors.Is(err, offpeak.ErrConflict) {
+		h.stalled.Store(true) // the way to the store took longer than it allows
+	}
 	if errors.Is(err, offpeak.ErrUnavailable) {
 		h.stalled.Store(true)
 		h.doubt.Store(true)
@@ -89,10 +100,10 @@ func (h *Hub) amnesty(ctx context.Context) error {
 	return nil
 }
 
-// expire takes back what the store finds expired, in batches.
-func (h *Hub) expire(ctx context.Context) error {
+// expire takes back what the store finds to have run out by asOf, in batches.
+func (h *Hub) expire(ctx context.Context, asOf time.Time) error {
 	for {
-		changes, err := h.env.Store.Expire(ctx, expireBatch)
+		changes, err := h.env.Store.Expire(ctx, asOf, expireBatch)
 		if err != nil {
 			return err
 		}
@@ -110,8 +121,8 @@ func (h *Hub) expire(ctx context.Context) error {
 }
 
 // silence marks nodes late that missed three heartbeats, and offline that were
-// silent for the timeout they had been granted.
-func (h *Hub) silence(ctx context.Context, now time.Time) error {
+// silent for the timeout they had been granted, at asOf by the store's time.
+func (h *Hub) silence(ctx context.Context, now, asOf time.Time) error {
 	type mute struct {
 		node offpeak.NodeID
 		to   offpeak.Liveness
@@ -133,14 +144,10 @@ func (h *Hub) silence(ctx context.Context, now time.Time) error {
 	if len(mutes) == 0 {
 		return nil
 	}
-	at, err := h.env.Store.Now(ctx)
-	if err != nil {
-		return err
-	}
 	changes := make([]store.LivenessChange, len(mutes))
 	to := make(map[offpeak.NodeID]offpeak.Liveness, len(mutes))
 	for i, m := range mutes {
-		changes[i] = store.LivenessChange{Node: m.node, To: m.to, HeardBefore: at.Add(-m.span)}
+		changes[i] = store.LivenessChange{Node: m.node, To: m.to, HeardBefore: asOf.Add(-m.span)}
 		to[m.node] = m.to
 	}
 	moved, err := h.env.Store.SetLiveness(ctx, changes)

@@ -181,10 +181,14 @@ type Leases interface {
 	// Stop asks a live lease to go for a reason; its agent learns it with its
 	// next assignments. Stopping a stopped lease keeps the first reason.
 	Stop(ctx context.Context, lease offpeak.LeaseID, reason offpeak.EndReason) (Change, error)
-	// Expire ends at most limit live leases whose expiry is past: offers as
-	// offer_lapsed, others as node_lost. Guarded by state, attempt, id and
-	// expiry, so that any number of monitors may call it at once.
-	Expire(ctx context.Context, limit int) ([]Change, error)
+	// Expire ends at most limit live leases whose expiry is not after asOf:
+	// offers as offer_lapsed, others as node_lost. Guarded by state, attempt, id
+	// and expiry, so that any number of monitors may call it at once. asOf is a
+	// moment of the store's time at which the caller knew that it was listening:
+	// leases that ran out later may have done so only because the caller itself
+	// stood still on its way here. ErrConflict: asOf is more than ExpireWithin
+	// ago, so it did; nothing is ended. An asOf to come counts as now.
+	Expire(ctx context.Context, asOf time.Time, limit int) ([]Change, error)
 	// Amnesty moves the expiry of every live lease to at least now + d, and
 	// counts every node that is not offline as heard now. A hub
 	// calls it when it has not been listening: at its start, after a stall.
@@ -194,6 +198,10 @@ type Leases interface {
 	// Repeating the same (lease, tree, name) changes nothing.
 	AddCheckpoint(ctx context.Context, c NewCheckpoint) (offpeak.Checkpoint, error)
 }
+
+// ExpireWithin is how long after it was known to listen a caller may still end
+// leases: far more than a verb waits for the store, and far less than a timeout.
+const ExpireWithin = 10 * time.Second
 
 // Claim asks for one lease.
 type Claim struct {

@@ -264,17 +264,20 @@ func (s *Store) stop(t *verb, l *lease, j *job, reason offpeak.EndReason) (store
 	return store.Change{Job: j.Job, Lease: &l.Lease, Node: l.Node, Revision: revision}, nil
 }
 
-// Expire ends leases whose expiry is past.
-func (s *Store) Expire(ctx context.Context, limit int) ([]store.Change, error) {
+// Expire ends leases whose expiry is not after asOf.
+func (s *Store) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.Change, error) {
 	// Most ticks find nothing: look before taking the writer's time.
 	due, err := read(ctx, s, "expire leases", func(t *verb) (bool, error) {
-		return t.exists(`SELECT 1 FROM leases WHERE `+liveLease+` AND expires_at <= $1 LIMIT 1`, micros(t.now))
+		return t.exists(`SELECT 1 FROM leases WHERE `+liveLease+` AND expires_at <= $1 LIMIT 1`, micros(earlier(asOf, t.now)))
 	})
 	if err != nil || !due {
 		return nil, err
 	}
 	return write(ctx, s, "expire leases", func(t *verb) ([]store.Change, error) {
-		list, err := t.leases(liveLease+` AND expires_at <= $1 ORDER BY expires_at, id LIMIT $2`, micros(t.now), int64(limit))
+		if late := t.now.Sub(asOf); late > store.ExpireWithin {
+			return nil, fmt.Errorf("asked %s ago: %w", late, offpeak.ErrConflict)
+		}
+		list, err := t.leases(liveLease+` AND expires_at <= $1 ORDER BY expires_at, id LIMIT $2`, micros(earlier(asOf, t.now)), int64(limit))
 		if err != nil {
 			return nil, err
 		}

@@ -241,6 +241,13 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
 func (t *verb) timeout(id offpeak.NodeID) (time.Duration, error) {
 	var us int64
 	err := t.row(`SELECT timeout FROM nodes WHERE id = $1`, []any{string(id)}, &us)

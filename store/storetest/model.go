@@ -146,7 +146,7 @@ func (w *world) step(ctx context.Context, rt *rapid.T, nodes []offpeak.NodeID) {
 		}
 	case 5: // time passes and the monitor runs
 		w.clock.Advance(time.Duration(rapid.IntRange(1, 90).Draw(rt, "seconds")) * time.Second)
-		out, err := w.Expire(ctx, 100)
+		out, err := w.Expire(ctx, w.clock.Now(), 100)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func (w *world) drain(ctx context.Context, rt *rapid.T) {
 		}
 	}
 	w.clock.Advance(10 * timeout)
-	if _, err := w.Expire(ctx, 1000); err != nil {
+	if _, err := w.Expire(ctx, w.clock.Now(), 1000); err != nil {
 		rt.Fatal(err)
 	}
 	for _, id := range w.order {

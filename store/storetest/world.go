@@ -487,7 +487,7 @@ func blobs(t *testing.T, g *grid) {
 		t.Errorf("DropBlob of a used chunk = %v, %v", dropped, err)
 	}
 	// Once the job is gone its trees go, and then their chunks.
-	if _, err := g.Expire(ctx, 10); err != nil {
+	if _, err := g.Expire(ctx, g.clock.Now(), 10); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.Cancel(ctx, g.op(), "", l.Job, ""); err != nil {
