@@ -84,7 +84,8 @@ type GPURequest struct {
 type Limits struct {
 	// Time is how long an attempt may run. Default 24h.
 	Time Duration `json:"time,omitempty" doc:"how long an attempt may run; default 24h"`
-	// Prepare is how long fetching inputs and restoring may take. Default 15m.
+	// Prepare is how long fetching inputs and restoring may take, and storing
+	// outputs at the end as well. Default 15m.
 	Prepare Duration `json:"prepare,omitempty" doc:"how long fetching inputs and restoring may take; default 15m"`
 	// Log caps each of stdout and stderr. Default 64MiB.
 	Log Bytes `json:"log_bytes,omitempty" doc:"cap on each of stdout and stderr; default 64MiB"`

@@ -25,6 +25,8 @@ type deadline struct {
 	limits offpeak.Limits
 	// began is when the lease reached its state, as this hub saw it.
 	began time.Time
+	// asked says that a finishing lease was asked to stop: next it ends.
+	asked bool
 	// at is when to look; zero while there is nothing to watch.
 	at    time.Time
 	index int // in due, −1 when not there
@@ -49,13 +51,14 @@ func (d *deadlines) track(l *offpeak.Lease, limits offpeak.Limits, now time.Time
 	} else if e.state == l.State {
 		return
 	}
-	e.state, e.began = l.State, now
+	e.state, e.began, e.asked = l.State, now, false
 	if limits.Time > 0 {
 		e.limits = limits
 	}
 	var at time.Time
 	switch {
-	case l.State == offpeak.LeasePreparing && e.limits.Prepare > 0:
+	case (l.State == offpeak.LeasePreparing || l.State == offpeak.LeaseFinishing) && e.limits.Prepare > 0:
+		// Storing outputs has as long as fetching inputs.
 		at = now.Add(e.limits.Prepare.Std())
 	case l.State == offpeak.LeaseRunning && e.limits.Time > 0:
 		if l.StartedAt != nil {
@@ -87,7 +90,8 @@ func (d *deadlines) drop(id offpeak.LeaseID) {
 	}
 }
 
-// overdue stops leases that ran or prepared for longer than their job allows.
+// overdue stops leases that ran, prepared or finished for longer than their job
+// allows.
 func (h *Hub) overdue(ctx context.Context, now time.Time) {
 	for {
 		h.mu.Lock()
@@ -126,6 +130,12 @@ func (h *Hub) judge(ctx context.Context, e *deadline, now time.Time) error {
 			return nil
 		}
 		reason := offpeak.EndPrepareTimeout
+		if l.State == offpeak.LeaseFinishing {
+			if e.asked {
+				return h.abandon(ctx, l)
+			}
+			reason = offpeak.EndNodeError
+		}
 		if l.State == offpeak.LeaseRunning {
 			reason = offpeak.EndTimeLimit
 			limit := e.limits.Time.Std()
@@ -149,7 +159,11 @@ func (h *Hub) judge(ctx context.Context, e *deadline, now time.Time) error {
 		h.env.Log.Info("lease is over its time", "lease", l.ID, "job", l.Job, "node", l.Node, "reason", reason)
 		h.mu.Lock()
 		if still := h.live.byID[e.lease]; still != nil {
-			h.live.set(still, time.Time{})
+			var next time.Time
+			if l.State == offpeak.LeaseFinishing {
+				still.asked, next = true, now.Add(h.cfg.Timeout)
+			}
+			h.live.set(still, next)
 		}
 		h.mu.Unlock()
 		h.apply(c)
@@ -158,6 +172,23 @@ func (h *Hub) judge(ctx context.Context, e *deadline, now time.Time) error {
 	h.mu.Lock()
 	h.live.drop(e.lease)
 	h.mu.Unlock()
+	return nil
+}
+
+// abandon ends a finishing lease whose node beats on but does not end it a
+// timeout after it was asked to.
+func (h *Hub) abandon(ctx context.Context, l *offpeak.Lease) error {
+	c, err := h.env.Store.Abandon(ctx, l.ID, offpeak.EndNodeError)
+	if err != nil && !errors.Is(err, offpeak.ErrStaleLease) && !errors.Is(err, offpeak.ErrNotFound) {
+		return err
+	}
+	h.mu.Lock()
+	h.live.drop(l.ID)
+	h.mu.Unlock()
+	if err == nil {
+		h.env.Log.Warn("lease never finished", "lease", l.ID, "job", l.Job, "attempt", l.Attempt, "node", l.Node)
+		h.apply(c)
+	}
 	return nil
 }
 

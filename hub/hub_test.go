@@ -326,41 +326,6 @@ func TestOfferThatIsNotAcceptedGoesElsewhere(t *testing.T) {
 	})
 }
 
-func TestHubStopsWhatRunsOverItsLimits(t *testing.T) {
-	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
-		a := g.joinWith("one", 2000)
-		spec := small()
-		spec.Limits.Time = offpeak.Duration(time.Minute)
-		spec.Limits.Prepare = offpeak.Duration(30 * time.Second)
-		g.submit(spec)
-		running := a.offered()
-		a.accept(running)
-		a.run(running)
-		g.submit(spec)
-		preparing := a.offered()
-		a.accept(preparing)
-		stops := func() map[offpeak.LeaseID]offpeak.EndReason {
-			out := map[offpeak.LeaseID]offpeak.EndReason{}
-			for _, l := range a.beat(running.Lease, preparing.Lease).Leases {
-				out[l.Lease] = l.Stop
-			}
-			return out
-		}
-		a.keep(25*time.Second, running.Lease, preparing.Lease)
-		if s := stops(); s[running.Lease] != "" || s[preparing.Lease] != "" {
-			t.Fatalf("stopped early: %v", s)
-		}
-		a.keep(10*time.Second, running.Lease, preparing.Lease)
-		if s := stops(); s[running.Lease] != "" || s[preparing.Lease] != offpeak.EndPrepareTimeout {
-			t.Fatalf("after 35 s: %v", s)
-		}
-		a.keep(40*time.Second, running.Lease, preparing.Lease)
-		if s := stops(); s[running.Lease] != offpeak.EndTimeLimit {
-			t.Fatalf("after 75 s: %v", s)
-		}
-	})
-}
-
 func TestRetryGoesToAnotherNode(t *testing.T) {
 	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
 		a, b := g.join("one"), g.join("two")

@@ -181,6 +181,11 @@ type Leases interface {
 	// Stop asks a live lease to go for a reason; its agent learns it with its
 	// next assignments. Stopping a stopped lease keeps the first reason.
 	Stop(ctx context.Context, lease offpeak.LeaseID, reason offpeak.EndReason) (Change, error)
+	// Abandon ends a finishing lease for a reason, without its agent: it has no
+	// process and holds no resources, so whatever its agent still does collides
+	// with nothing, and is refused as stale. A lease in an earlier state is
+	// ErrConflict, an ended one a *StaleLeaseError.
+	Abandon(ctx context.Context, lease offpeak.LeaseID, reason offpeak.EndReason) (Change, error)
 	// Expire ends at most limit live leases whose expiry is not after asOf:
 	// offers as offer_lapsed, others as node_lost. Guarded by state, attempt, id
 	// and expiry, so that any number of monitors may call it at once. asOf is a

@@ -264,6 +264,26 @@ func (s *Store) stop(t *verb, l *lease, j *job, reason offpeak.EndReason) (store
 	return store.Change{Job: j.Job, Lease: &l.Lease, Node: l.Node, Revision: revision}, nil
 }
 
+// Abandon ends a finishing lease.
+func (s *Store) Abandon(ctx context.Context, id offpeak.LeaseID, reason offpeak.EndReason) (store.Change, error) {
+	if _, known := offpeak.EndOf(reason); !known {
+		return store.Change{}, &offpeak.FieldError{Field: "reason", Value: string(reason), Rule: "stands in the table of ends"}
+	}
+	return write(ctx, s, "abandon lease "+string(id), func(t *verb) (store.Change, error) {
+		l, err := t.lease(id)
+		if err != nil {
+			return store.Change{}, err
+		}
+		if l.State.Terminal() {
+			return store.Change{}, &offpeak.StaleLeaseError{Lease: id, Attempt: l.Attempt, State: l.State}
+		}
+		if l.State != offpeak.LeaseFinishing {
+			return store.Change{}, fmt.Errorf("it is %s: %w", l.State, offpeak.ErrConflict)
+		}
+		return s.endNow(t, l, ending{reason: reason})
+	})
+}
+
 // Expire ends leases whose expiry is not after asOf.
 func (s *Store) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.Change, error) {
 	// Most ticks find nothing: look before taking the writer's time.

@@ -453,6 +453,30 @@ func stop(t *testing.T, g *grid) {
 	refused(t, "Stop of an ended lease", err, offpeak.ErrStaleLease)
 }
 
+func abandon(t *testing.T, g *grid) {
+	ctx := context.Background()
+	_, l := g.leased(spec())
+	g.report(g.reportOf(l, store.ReportRunning))
+	_, err := g.Abandon(ctx, l.ID, offpeak.EndNodeError)
+	refused(t, "Abandon of a running lease", err, offpeak.ErrConflict)
+	g.report(g.reportOf(l, store.ReportFinishing))
+	_, err = g.Abandon(ctx, l.ID, "because")
+	refused(t, "Abandon for no reason of the table", err, offpeak.ErrInvalid)
+	_, err = g.Abandon(ctx, "lease_none", offpeak.EndNodeError)
+	refused(t, "Abandon of no lease", err, offpeak.ErrNotFound)
+	c, err := g.Abandon(ctx, l.ID, offpeak.EndNodeError)
+	if err != nil || c.Lease.State != offpeak.LeaseFailed || c.Lease.Reason != offpeak.EndNodeError || c.Job.State != offpeak.JobQueued || c.Queued == nil || c.Job.Counts.Node != 1 {
+		t.Fatalf("Abandon = %+v, %v", c, err)
+	}
+	_, err = g.Abandon(ctx, l.ID, offpeak.EndNodeError)
+	refused(t, "Abandon of an ended lease", err, offpeak.ErrStaleLease)
+	// The agent's own end comes too late.
+	r := g.reportOf(l, store.ReportEnded)
+	r.Reason, r.Started = offpeak.EndCompleted, true
+	_, err = g.Report(ctx, r)
+	refused(t, "the end of an abandoned lease", err, offpeak.ErrStaleLease)
+}
+
 func assignments(t *testing.T, g *grid) {
 	ctx := context.Background()
 	n, l := g.leased(spec())

@@ -44,6 +44,7 @@ func Run(t *testing.T, open Open) {
 		{"Expire", expire},
 		{"Amnesty", amnesty},
 		{"Stop", stop},
+		{"Abandon", abandon},
 		{"Assignments", assignments},
 		{"Checkpoints", checkpoints},
 		{"Logs", logs},
