@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"time"
 
 	"offpeak"
 	"offpeak/blob"
@@ -31,9 +32,24 @@ func (h *Hub) PutBlob(ctx context.Context, account offpeak.AccountID, hash offpe
 		return fmt.Errorf("put blob %s: %w", hash, err)
 	}
 	if err := h.env.Store.AddBlob(ctx, account, hash, size); err != nil {
-		return fmt.Errorf("put blob %s: %w", hash, err)
+		return fmt.Errorf("put blob %s: %w", hash, errors.Join(err, h.unbooked(ctx, hash, err)))
 	}
 	return nil
+}
+
+// unbooked removes the bytes of a blob that could not be booked for anybody:
+// nothing would ever collect them. Where the booking may have been committed
+// all the same they stay. The caller holds the blob's lock.
+func (h *Hub) unbooked(ctx context.Context, hash offpeak.Hash, cause error) error {
+	if errors.Is(cause, offpeak.ErrUnavailable) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := h.env.Store.HasBlob(ctx, "", hash); !errors.Is(err, offpeak.ErrNotFound) {
+		return err
+	}
+	return h.env.Blobs.Remove(ctx, hash)
 }
 
 // OpenBlob opens a blob that the account has.

@@ -26,6 +26,7 @@ type grid struct {
 	cfg     hub.Config
 	folder  string
 	store   *sqlite.Store
+	blobs   *blob.Local
 	hub     *hub.Hub
 	account offpeak.AccountID
 	admin   offpeak.Token
@@ -35,25 +36,45 @@ type grid struct {
 	// and their clock.
 	wrap func(store.Store) store.Store
 	now  func() time.Time
+	disk func() float64
+	log  *slog.Logger
 }
 
 func newGrid(t testing.TB, cfg hub.Config) *grid {
 	t.Helper()
-	return newGridWith(t, cfg, func(s store.Store) store.Store { return s }, time.Now)
+	return newGridWith(t, cfg, nil, nil)
 }
 
 func newGridWith(t testing.TB, cfg hub.Config, wrap func(store.Store) store.Store, now func() time.Time) *grid {
 	t.Helper()
-	cfg.Hubs = []string{"http://127.0.0.1:7070"}
-	g := &grid{t: t, cfg: cfg, folder: t.TempDir(), wrap: wrap, now: now}
-	g.start()
-	secret, err := g.hub.Bootstrap(t.Context())
-	must(t, err)
-	g.admin, err = g.hub.Authenticate(t.Context(), secret)
-	must(t, err)
-	g.account = g.admin.Account
-	t.Cleanup(func() { g.stop() })
+	g := &grid{t: t, cfg: cfg, wrap: wrap, now: now}
+	g.begin()
 	return g
+}
+
+// begin makes the hub of a grid of which the outside world is set.
+func (g *grid) begin() {
+	g.t.Helper()
+	if g.folder == "" {
+		g.folder = g.t.TempDir()
+	}
+	if g.wrap == nil {
+		g.wrap = func(s store.Store) store.Store { return s }
+	}
+	if g.now == nil {
+		g.now = time.Now
+	}
+	if g.log == nil {
+		g.log = slog.New(slog.DiscardHandler)
+	}
+	g.cfg.Hubs = []string{"http://127.0.0.1:7070"}
+	g.start()
+	secret, err := g.hub.Bootstrap(g.t.Context())
+	must(g.t, err)
+	g.admin, err = g.hub.Authenticate(g.t.Context(), secret)
+	must(g.t, err)
+	g.account = g.admin.Account
+	g.t.Cleanup(func() { g.stop() })
 }
 
 // start opens store and hub and runs them until stop.
@@ -63,9 +84,9 @@ func (g *grid) start() {
 	must(g.t, err)
 	blobs, err := blob.OpenLocal(filepath.Join(g.folder, "blobs"))
 	must(g.t, err)
-	g.store = s
+	g.store, g.blobs = s, blobs
 	g.hub = hub.New(g.cfg, hub.Env{
-		Store: g.wrap(s), Blobs: blobs, Log: slog.New(slog.DiscardHandler), Now: g.now,
+		Store: g.wrap(s), Blobs: blobs, Log: g.log, Now: g.now, Disk: g.disk,
 		Rand: mathrand.New(mathrand.NewPCG(1, 2)), Random: rand.Reader,
 	})
 	ctx, cancel := context.WithCancel(context.Background())

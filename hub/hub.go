@@ -107,6 +107,9 @@ type Env struct {
 	Log   *slog.Logger
 	// Now is the hub's clock for measuring silence and stalls.
 	Now func() time.Time
+	// Disk says how full the hub's disk is, 0 to 1; 0 is not known. Default: the
+	// file system of Config.Folder.
+	Disk func() float64
 	// Rand seeds ids and jitter; ids take crypto randomness through Random.
 	Rand   *rand.Rand
 	Random io.Reader
@@ -154,6 +157,9 @@ type Hub struct {
 // New makes a hub; it does nothing until Run.
 func New(cfg Config, env Env) *Hub {
 	cfg = cfg.withDefaults()
+	if env.Disk == nil {
+		env.Disk = func() float64 { return diskUsed(cfg.Folder) }
+	}
 	h := &Hub{
 		cfg: cfg, env: env,
 		fleet: placement.NewFleet(cfg.Weights), queue: newQueue(), live: newDeadlines(),

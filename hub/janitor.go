@@ -48,18 +48,35 @@ func (d *diskGauge) warnings() []string {
 	return nil
 }
 
+// lookAtDisk reads how full the disk is and logs each threshold that it passed
+// once, until there is enough room again. said and what it returns are the
+// highest threshold that was logged.
+func (h *Hub) lookAtDisk(said float64) float64 {
+	share := h.env.Disk()
+	h.disk.set(share)
+	used := fmt.Sprintf("%.1f %%", share*100)
+	switch {
+	case share < diskAlarm:
+		return 0
+	case share >= diskFull && said < diskFull:
+		if said < diskAlarm {
+			h.env.Log.Warn("the disk fills up", "folder", h.cfg.Folder, "used", used)
+		}
+		h.env.Log.Error("the disk is full", "folder", h.cfg.Folder, "used", used)
+		return diskFull
+	case said < diskAlarm:
+		h.env.Log.Warn("the disk fills up", "folder", h.cfg.Folder, "used", used)
+		return diskAlarm
+	}
+	return said
+}
+
 // janitor prunes what retention allows, collects unused blobs and watches the
 // disk, in bounded passes; where there is more to do it goes on soon.
 func (h *Hub) janitor(ctx context.Context) error {
-	warned := 0.0
+	said := 0.0 // the worst that the log says since there was enough room
 	for {
-		h.disk.set(diskUsed(h.cfg.Folder))
-		if s := h.disk.share(); s >= diskAlarm && s > warned+0.01 {
-			h.env.Log.Warn("the disk fills up", "folder", h.cfg.Folder, "used", fmt.Sprintf("%.1f %%", s*100))
-			warned = s
-		} else if s < diskAlarm {
-			warned = 0
-		}
+		said = h.lookAtDisk(said)
 		wait := janitorPeriod
 		pruned, err := h.env.Store.Prune(ctx, h.cfg.Retention, pruneBatch)
 		if err != nil && ctx.Err() == nil {
