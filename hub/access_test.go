@@ -2,12 +2,15 @@ package hub_test
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"offpeak"
 	"offpeak/hub"
+	"offpeak/placement"
 	"offpeak/wire"
 )
 
@@ -157,4 +160,52 @@ func TestSessions(t *testing.T) {
 			t.Errorf("wrong signature: %v", err)
 		}
 	})
+}
+
+func TestMetricsShowTheStoresCommits(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		before := g.store.Stats()
+		g.submit(small())
+		after := g.store.Stats()
+		if after.Commits <= before.Commits || after.Verbs <= before.Verbs {
+			t.Fatalf("a submission moved the counts from %+v to %+v", before, after)
+		}
+		synctest.Wait()
+		st := g.store.Stats()
+		for name, want := range map[string]float64{
+			"offpeak_store_commits_total":        float64(st.Commits),
+			"offpeak_store_verbs_total":          float64(st.Verbs),
+			"offpeak_store_commit_seconds_total": st.Committing.Seconds(),
+			"offpeak_store_failures_total":       0,
+		} {
+			if got := g.metric(name); got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+	})
+}
+
+// The explanation says how many nodes must fit before secondary metrics count.
+func TestExplanationSaysWhileSecondaryMetricsSleep(t *testing.T) {
+	for baseline, want := range map[int]int{1: 0, 2: 2} {
+		weights := placement.DefaultWeights()
+		weights.Baseline = baseline
+		t.Run(strconv.Itoa(baseline), func(t *testing.T) {
+			bubble(t, hub.Config{Weights: weights}, func(t *testing.T, g *grid) {
+				spec := small()
+				spec.Retry = &offpeak.RetryPolicy{User: 1}
+				a := g.join("one")
+				id := g.submit(spec)
+				d := a.offered()
+				a.accept(d)
+				a.run(d)
+				a.end(d, offpeak.EndExitNonzero) // it pauses, with one node that fits it
+				e, err := g.hub.Explain(t.Context(), g.account, id)
+				must(t, err)
+				if e.State != offpeak.JobQueued || len(e.Nodes) != 1 || !e.Nodes[0].Fits || e.Asleep != want {
+					t.Errorf("with a baseline of %d: %+v", baseline, e)
+				}
+			})
+		})
+	}
 }

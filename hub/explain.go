@@ -38,6 +38,9 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	nodes := h.fleet.Len()
 	e := h.fleet.Explain(ask, explainNodes)
 	h.mu.Unlock()
+	if e.Asleep {
+		out.Asleep = h.cfg.Weights.Baseline
+	}
 	for _, c := range e.Causes {
 		out.Causes = append(out.Causes, wire.Cause{Code: c.Code, Nodes: c.Nodes, Example: c.Nearest})
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"offpeak"
+	"offpeak/store"
 )
 
 // metrics are the hub's own, in a registry of their own.
@@ -70,7 +71,22 @@ func newMetrics(h *Hub) *metrics {
 		return float64(h.tail.last)
 	})
 	gauge("disk_used_ratio", "How full the hub's disk is; 0 where unknown.", h.disk.share)
+	if s, ok := h.env.Store.(store.Counted); ok {
+		m.commits(s)
+	}
 	return m
+}
+
+// commits shows how a store groups what it writes.
+func (m *metrics) commits(s store.Counted) {
+	counter := func(name, help string, read func(store.Stats) float64) {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "offpeak", Name: name, Help: help},
+			func() float64 { return read(s.Stats()) }))
+	}
+	counter("store_commits_total", "Transactions that the store committed.", func(s store.Stats) float64 { return float64(s.Commits) })
+	counter("store_verbs_total", "Changes that they held; by store_commits_total, how many shared a commit.", func(s store.Stats) float64 { return float64(s.Verbs) })
+	counter("store_commit_seconds_total", "Time spent in commits, which includes the disk's.", func(s store.Stats) float64 { return s.Committing.Seconds() })
+	counter("store_failures_total", "Transactions that failed, after which the store opened its file anew.", func(s store.Stats) float64 { return float64(s.Failures) })
 }
 
 // counted takes a count of jobs by state.

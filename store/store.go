@@ -531,3 +531,20 @@ type Violation struct {
 	// Detail says what is and what should be.
 	Detail string `json:"detail"`
 }
+
+// Counted is an optional ability of a store that groups its commits.
+type Counted interface {
+	// Stats counts what was written since the store was opened.
+	Stats() Stats
+}
+
+// Stats is how a store's commits went.
+type Stats struct {
+	// Commits and Verbs: how many verbs shared a commit on average.
+	Commits, Verbs int64
+	// Committing is the time spent in COMMIT, which includes the disk's.
+	Committing time.Duration
+	// Failures counts transactions that failed, after which the writer opened
+	// its connection anew.
+	Failures int64
+}

@@ -259,6 +259,9 @@ type Explanation struct {
 	NotBefore *time.Time `json:"not_before,omitempty"`
 	// Ahead counts queued jobs that are matched before this one.
 	Ahead int `json:"ahead"`
+	// Asleep is how many nodes must fit the job before secondary metrics
+	// (latency, reliability, region, benchmark) weigh; 0 while they do.
+	Asleep int `json:"asleep,omitempty" doc:"how many nodes must fit before latency, reliability, region and benchmark weigh; absent while they do"`
 }
 
 // Cause counts nodes by the first filter they failed.

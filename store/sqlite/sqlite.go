@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/store"
 	"offpeak/store/sqlstore"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -53,6 +54,8 @@ type Store struct {
 	*sqlstore.Store
 	db *db
 }
+
+var _ store.Counted = (*Store)(nil)
 
 // readers is how many reads run at once.
 const readers = 4
@@ -88,8 +91,8 @@ func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 	return &Store{Store: sqlstore.New(d, sqlstore.Config{Rand: opts.Rand, Unguarded: opts.Unguarded}), db: d}, nil
 }
 
-// Stats counts what the writer did.
-func (s *Store) Stats() Stats { return s.db.stats() }
+// Stats implements store.Counted.
+func (s *Store) Stats() store.Stats { return s.db.stats() }
 
 // Path is the store's file.
 func (s *Store) Path() string { return s.db.path }

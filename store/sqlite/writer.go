@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/store"
 	"offpeak/store/sqlstore"
 )
 
@@ -23,20 +24,10 @@ type task struct {
 	done chan struct{}
 }
 
-// Stats counts what the writer did since the store was opened.
-type Stats struct {
-	// Commits and Verbs: how many verbs shared a commit on average.
-	Commits, Verbs int64
-	// Committing is the time spent in COMMIT, which includes the disk's.
-	Committing time.Duration
-	// Failures counts commits that failed and made the writer reopen the file.
-	Failures int64
-}
-
 type counters struct{ commits, verbs, committing, failures atomic.Int64 }
 
-func (d *db) stats() Stats {
-	return Stats{
+func (d *db) stats() store.Stats {
+	return store.Stats{
 		Commits: d.count.commits.Load(), Verbs: d.count.verbs.Load(),
 		Committing: time.Duration(d.count.committing.Load()), Failures: d.count.failures.Load(),
 	}
