@@ -142,28 +142,56 @@ func (s *Store) LeaseReads(ctx context.Context, node offpeak.NodeID, id offpeak.
 	return err
 }
 
-// unused is what makes a blob b garbage. A tree goes before its chunks: they
+// free says that nothing refers to a blob b. A tree goes before its chunks: they
 // are in use as long as it is there.
-const unused = `b.protected_until <= $1
-	AND NOT EXISTS (SELECT 1 FROM tree_chunks c WHERE c.chunk = b.hash AND c.account = b.account AND c.tree <> b.hash)
+const free = `NOT EXISTS (SELECT 1 FROM tree_chunks c WHERE c.chunk = b.hash AND c.account = b.account AND c.tree <> b.hash)
 	AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.input = b.hash AND j.account = b.account AND j.input <> '')
 	AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.output = b.hash AND j.account = b.account AND j.output <> '')
 	AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.output = b.hash AND l.account = b.account AND l.output <> '')
 	AND NOT EXISTS (SELECT 1 FROM checkpoints k WHERE k.tree = b.hash AND k.account = b.account)
 	AND NOT EXISTS (SELECT 1 FROM log_segments s WHERE s.blob = b.hash AND s.account = b.account AND s.blob <> '')`
 
-// Unused lists blobs that may be collected.
+// Unused lists blobs that may be collected. Those it finds in use are no
+// candidates until something ceases to refer to them, which a trigger notes: so
+// what a look costs is what came to its end since the last.
 func (s *Store) Unused(ctx context.Context, limit int) ([]store.BlobRef, error) {
-	return read(ctx, s, "list unused blobs", func(t *verb) ([]store.BlobRef, error) {
-		var out []store.BlobRef
-		err := t.each(`SELECT b.account, b.hash FROM blobs b WHERE `+unused+` ORDER BY b.protected_until LIMIT $2`, []any{micros(t.now), int64(limit)}, func(rows Rows) error {
-			var r store.BlobRef
-			err := rows.Scan(&r.Account, &r.Hash)
-			out = append(out, r)
-			return err
-		})
-		return out, err
+	const candidate = `b.candidate = 1 AND b.protected_until <= $1`
+	some, err := read(ctx, s, "list unused blobs", func(t *verb) (bool, error) {
+		return t.exists(`SELECT 1 FROM blobs b WHERE `+candidate+` LIMIT 1`, micros(t.now))
 	})
+	if err != nil || !some {
+		return nil, err
+	}
+	for {
+		used := 0
+		out, err := write(ctx, s, "list unused blobs", func(t *verb) (out []store.BlobRef, err error) {
+			var inUse []store.BlobRef
+			err = t.each(`SELECT b.account, b.hash, `+free+` FROM blobs b WHERE `+candidate+` ORDER BY b.protected_until LIMIT $2`, []any{micros(t.now), int64(max(limit, mostPerStep))}, func(rows Rows) error {
+				var r store.BlobRef
+				var unused bool
+				err := rows.Scan(&r.Account, &r.Hash, &unused)
+				if unused {
+					out = append(out, r)
+				} else {
+					inUse = append(inUse, r)
+				}
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range inUse {
+				if err := t.must(`UPDATE blobs SET candidate = 0 WHERE hash = $1 AND account = $2`, string(r.Hash), string(r.Account)); err != nil {
+					return nil, err
+				}
+			}
+			used = len(inUse)
+			return out[:min(limit, len(out))], nil
+		})
+		if err != nil || len(out) == limit || used == 0 {
+			return out, err
+		}
+	}
 }
 
 // DropBlob removes an account's hold on a blob.
@@ -171,7 +199,7 @@ func (s *Store) DropBlob(ctx context.Context, ref store.BlobRef) (dropped, last 
 	type did struct{ dropped, last bool }
 	d, err := write(ctx, s, "drop blob "+string(ref.Hash), func(t *verb) (d did, err error) {
 		var size int64
-		err = t.row(`DELETE FROM blobs AS b WHERE b.hash = $2 AND b.account = $3 AND `+unused+` RETURNING size`, []any{micros(t.now), string(ref.Hash), string(ref.Account)}, &size)
+		err = t.row(`DELETE FROM blobs AS b WHERE b.hash = $2 AND b.account = $3 AND b.protected_until <= $1 AND `+free+` RETURNING size`, []any{micros(t.now), string(ref.Hash), string(ref.Account)}, &size)
 		if errors.Is(err, offpeak.ErrNotFound) {
 			return d, nil
 		}

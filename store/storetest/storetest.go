@@ -58,6 +58,7 @@ func Run(t *testing.T, open Open) {
 		{"Operations", operations},
 		{"OtherAccounts", otherAccounts},
 		{"Blobs", blobs},
+		{"CollectUses", collectUses},
 		{"Events", events},
 		{"Prune", prune},
 		{"Backup", backup},
