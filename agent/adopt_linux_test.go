@@ -121,7 +121,7 @@ func TestRealSupervisorKilledUnderAJob(t *testing.T) {
 	w.hub.wait("the first line", func() bool { return string(w.hub.leases["lease_1"].logs["stdout"]) == "up\n" })
 	var dir string
 	a.mu.Lock()
-	dir = a.folder.at("supervisors", a.running["lease_1"].slot.Name)
+	dir = a.folder.At("supervisors", a.running["lease_1"].slot.Name)
 	a.mu.Unlock()
 	killProcessOf(t, dir)
 	if got := w.hub.ended("lease_1"); got.end.Reason != offpeak.EndSupervisorLost || string(got.logs["stdout"]) != "up\n" {

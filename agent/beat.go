@@ -14,6 +14,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/link"
+	"offpeak/agent/state"
 	"offpeak/wire"
 )
 
@@ -97,7 +98,8 @@ func (a *Agent) compose() (hb wire.Heartbeat, sent time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	sent = a.env.Boot()
-	hb = wire.Heartbeat{Incarnation: a.link.Incarnation(), Seq: a.nextSeq(), Availability: offpeak.NodeAvailable}
+	hb = wire.Heartbeat{Availability: offpeak.NodeAvailable}
+	hb.Incarnation, hb.Seq = a.link.Stamp()
 	if why := a.picture.why(sent); why != "" {
 		hb.Availability, hb.Why = offpeak.NodeInUse, why
 	}
@@ -119,7 +121,7 @@ func (a *Agent) compose() (hb wire.Heartbeat, sent time.Duration) {
 
 // removed stops all jobs: the hub does not know this node, nobody waits for them.
 func (a *Agent) removed(ctx context.Context) {
-	a.log.Error("the hub does not know this node; stopping its jobs")
+	a.env.Log.Error("the hub does not know this node; stopping its jobs")
 	a.mu.Lock()
 	for _, t := range a.running {
 		t.cancel(errDropped)
@@ -140,7 +142,7 @@ func (a *Agent) stream(ctx context.Context) error {
 		case came:
 			failures = 0
 		}
-		a.log.Debug("the stream ended; opening it anew", "error", err)
+		a.env.Log.Debug("the stream ended; opening it anew", "error", err)
 		failures++
 		if err := a.pause(ctx, failures); err != nil {
 			return err
@@ -192,7 +194,7 @@ func (a *Agent) inventory(ctx context.Context) error {
 	for {
 		inv, err := a.env.Probe(ctx)
 		if err != nil {
-			a.log.Warn("look at the machine", "error", err)
+			a.env.Log.Warn("look at the machine", "error", err)
 		} else if !reflect.DeepEqual(inv, last) {
 			err = a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.SetInventory(ctx, inv) })
 			if err == nil {
@@ -209,7 +211,7 @@ func (a *Agent) inventory(ctx context.Context) error {
 			}
 			continue
 		case err != nil:
-			a.log.Error("the hub refuses this machine's inventory", "error", err)
+			a.env.Log.Error("the hub refuses this machine's inventory", "error", err)
 		}
 		failures = 0
 		if err := sleep(ctx, a.cfg.Times.Inventory); err != nil {
@@ -224,10 +226,10 @@ func (a *Agent) wakeUp(ctx context.Context) error {
 	for {
 		a.mu.Lock()
 		wait := look
-		if o := a.orders; o.Paused && !o.Until.IsZero() {
+		if o := a.picture.orders; o.Paused && !o.Until.IsZero() {
 			left := o.Until.Sub(a.env.Now())
 			if left <= 0 {
-				a.orderLocked(orders{})
+				a.orderLocked(state.Orders{})
 			}
 			// The wall clock may be set: look again before long.
 			wait = min(max(left, 0), look)
@@ -247,8 +249,8 @@ func (a *Agent) wakeUp(ctx context.Context) error {
 }
 
 // orderLocked keeps an order of the owner and acts on it; mu is held.
-func (a *Agent) orderLocked(o orders) {
-	a.orders = o
+func (a *Agent) orderLocked(o state.Orders) {
+	effects := a.picture.step(a.env.Boot(), ordered{o})
 	a.saveOrders()
-	a.perform(a.picture.step(a.env.Boot(), ordered{o.Paused, o.Draining}))
+	a.perform(effects)
 }

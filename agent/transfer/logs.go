@@ -1,4 +1,4 @@
-package agent
+package transfer
 
 import (
 	"context"
@@ -15,12 +15,12 @@ import (
 	"offpeak/wire"
 )
 
-// shipper sends a job's output to the hub as it comes. The supervisor writes it
+// Logs sends a job's output to the hub as it comes. The supervisor writes it
 // to files, so the job never waits for the network; what is sent is named by
 // its offset, so that a repeated piece is stored once. One goroutine at a time
 // uses it: its own while the job runs, the attempt's afterwards.
-type shipper struct {
-	t       *attempt
+type Logs struct {
+	lease   *Lease
 	streams []*spool
 }
 
@@ -35,9 +35,10 @@ type spool struct {
 	refused bool
 }
 
-func newShipper(t *attempt) *shipper {
-	dir := t.a.folder.lease(t.id)
-	return &shipper{t: t, streams: []*spool{
+// NewLogs returns the logs of an attempt, which may have none yet.
+func NewLogs(l *Lease) *Logs {
+	dir := l.Folder
+	return &Logs{lease: l, streams: []*spool{
 		{name: "stdout", path: filepath.Join(dir, "stdout.log")},
 		{name: "stderr", path: filepath.Join(dir, "stderr.log")},
 	}}
@@ -77,7 +78,8 @@ func (s *spool) read(n int64) ([]byte, error) {
 	return data[:got], nil
 }
 
-func (s *shipper) close() {
+// Close lets go of the files; they are opened again if need be.
+func (s *Logs) Close() {
 	for _, sp := range s.streams {
 		if sp.file != nil {
 			sp.file.Close()
@@ -86,9 +88,9 @@ func (s *shipper) close() {
 	}
 }
 
-// run ships what comes until ctx is done.
-func (s *shipper) run(ctx context.Context) {
-	tick := time.NewTicker(s.t.a.cfg.Times.Log)
+// Run looks for new output so often and ships it until ctx is done.
+func (s *Logs) Run(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	failures := 0
 	for {
@@ -97,7 +99,7 @@ func (s *shipper) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		err := s.flush(ctx, 0)
+		err := s.Flush(ctx, 0)
 		switch {
 		case err == nil:
 			failures = 0
@@ -105,16 +107,16 @@ func (s *shipper) run(ctx context.Context) {
 			return
 		default:
 			failures++
-			s.t.a.note("ship log", err)
-			if s.t.a.pause(ctx, failures) != nil {
+			s.lease.Note("ship log", err)
+			if s.lease.Pause(ctx, failures) != nil {
 				return
 			}
 		}
 	}
 }
 
-// flush ships until at most rest bytes of all streams are left.
-func (s *shipper) flush(ctx context.Context, rest int64) error {
+// Flush ships until at most rest bytes of all streams are left.
+func (s *Logs) Flush(ctx context.Context, rest int64) error {
 	for {
 		left := int64(0)
 		var most *spool
@@ -140,14 +142,14 @@ func (s *shipper) flush(ctx context.Context, rest int64) error {
 	}
 }
 
-func (s *shipper) piece(ctx context.Context, sp *spool, n int64) error {
+func (s *Logs) piece(ctx context.Context, sp *spool, n int64) error {
 	data, err := sp.read(n)
 	if err != nil {
 		return err
 	}
 	var end int64
-	err = s.t.a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
-		end, err = d.AppendLog(ctx, s.t.id, s.t.n, sp.name, sp.sent, data)
+	err = s.lease.Link.Call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
+		end, err = d.AppendLog(ctx, s.lease.ID, s.lease.Attempt, sp.name, sp.sent, data)
 		return err
 	})
 	var gap *offpeak.LogGapError
@@ -157,10 +159,10 @@ func (s *shipper) piece(ctx context.Context, sp *spool, n int64) error {
 	case errors.As(err, &gap):
 		sp.sent = gap.Want
 	case errors.Is(err, offpeak.ErrStaleLease):
-		s.t.cancel(errDropped)
+		s.lease.Stale()
 		return err
 	case link.Refused(err), errors.Is(err, offpeak.ErrQuota):
-		s.t.a.log.Warn("the hub takes no more of a log", "job", s.t.job, "stream", sp.name, "error", err)
+		s.lease.Log.Warn("the hub takes no more of a log", "stream", sp.name, "error", err)
 		sp.refused = true
 	default:
 		return err
@@ -168,8 +170,8 @@ func (s *shipper) piece(ctx context.Context, sp *spool, n int64) error {
 	return nil
 }
 
-// rewind asks where the hub's copies end, after it said that one has a gap.
-func (s *shipper) rewind(ctx context.Context) error {
+// Rewind asks where the hub's copies end, after it said that one has a gap.
+func (s *Logs) Rewind(ctx context.Context) error {
 	for _, sp := range s.streams {
 		if err := s.piece(ctx, sp, 0); err != nil {
 			return err
@@ -178,8 +180,8 @@ func (s *shipper) rewind(ctx context.Context) error {
 	return nil
 }
 
-// last puts what is left, and where the streams end, into the final report.
-func (s *shipper) last(r *wire.Report) error {
+// Last puts what is left, and where the streams end, into the final report.
+func (s *Logs) Last(r *wire.Report) error {
 	r.Logs, r.LogEnd = nil, map[string]int64{}
 	for _, sp := range s.streams {
 		size, err := sp.size()
