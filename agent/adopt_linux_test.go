@@ -37,6 +37,8 @@ func (s realSupervisors) Adopt(ctx context.Context, dir string) (warm.Supervisor
 	return h, nil
 }
 
+func (realSupervisors) Clear(dir string) error { return supervisor.Remove(dir) }
+
 // realWorld is a world whose jobs are processes.
 func realWorld(t *testing.T) *world {
 	w := newWorld(t)

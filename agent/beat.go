@@ -18,8 +18,12 @@ import (
 	"offpeak/wire"
 )
 
-// maxPush bounds one pushed message.
-const maxPush = 16 << 20
+const (
+	// maxPush bounds one pushed message.
+	maxPush = 16 << 20
+	// shortestBound is the least time that a hub has to answer a heartbeat.
+	shortestBound = time.Second
+)
 
 // heartbeats reports what the node holds, on the hub's interval ± 10 %, and at
 // once when something changed that the hub should know.
@@ -64,7 +68,11 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 func (a *Agent) beat(ctx context.Context) error {
 	var sent time.Duration
 	var reply wire.Sync
-	err := a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
+	a.mu.Lock()
+	// A hub that hangs is left after two intervals: another may answer in time.
+	bound := min(max(2*a.heard.interval, shortestBound), a.cfg.Times.Call)
+	a.mu.Unlock()
+	err := a.link.CallFor(ctx, bound, func(ctx context.Context, d *wire.Direct) (err error) {
 		// Composed anew for a second try: time has passed.
 		var hb wire.Heartbeat
 		hb, sent = a.compose()

@@ -5,10 +5,9 @@
 // It decides on the device what to do next; the rooms below it do one thing
 // each: state the data folder, link the calls to hubs, transfer logs, checkpoints
 // and outputs, warm the idle supervisors, supervisor one job's process tree. It
-// sees the
-// hub through package wire alone and a job through its supervisor alone: it
-// decides nothing about matching, money or other nodes, and it never listens on
-// the network.
+// sees the hub through package wire alone and a job through its supervisor
+// alone: it decides nothing about matching, money or other nodes, and it never
+// listens on the network.
 //
 // What to do next is decided in one place: picture.step is a pure function from
 // (clock, event) to effects. Around it stand thin loops, one goroutine each:

@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "supervise" {
 		os.Exit(supervisor.Main(os.Args[2:]))
 	}
+	if len(os.Args) == 3 && os.Args[1] == "agent" {
+		os.Exit(agentMain(os.Args[2]))
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -103,6 +106,8 @@ func (p *fakeSupervisors) Adopt(_ context.Context, dir string) (warm.Supervisor,
 	}
 	return s.connect(), nil
 }
+
+func (*fakeSupervisors) Clear(string) error { return nil }
 
 func (s *fakeSupervisor) connect() *client {
 	s.mu.Lock()
@@ -307,10 +312,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, hub: newFakeHub(t), sups: newFakeSupervisors(t)}
 	t.Cleanup(w.sups.end)
 	start := time.Now()
-	w.cfg = Config{Data: t.TempDir(), Warm: 1, Version: "test", Times: Times{
-		Call: 2 * time.Second, Retry: 2 * time.Millisecond, LongestRetry: 20 * time.Millisecond, Log: 5 * time.Millisecond,
-		Running: 20 * time.Millisecond, Conflict: 20 * time.Millisecond, Interval: 50 * time.Millisecond,
-	}}
+	w.cfg = testConfig(t.TempDir())
 	w.env = Env{
 		Boot: func() time.Duration { return time.Since(start) }, Now: time.Now, Random: rand.Reader,
 		Client:  func(string) *http.Client { return &http.Client{Transport: &http.Transport{}} },
@@ -323,6 +325,13 @@ func newWorld(t *testing.T) *world {
 		w.env.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return w
+}
+
+func testConfig(data string) Config {
+	return Config{Data: data, Warm: 1, Version: "test", Times: Times{
+		Call: 2 * time.Second, Retry: 2 * time.Millisecond, LongestRetry: 20 * time.Millisecond, Log: 5 * time.Millisecond,
+		Running: 20 * time.Millisecond, Conflict: 20 * time.Millisecond, Interval: 50 * time.Millisecond,
+	}}
 }
 
 func (w *world) join() {

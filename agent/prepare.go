@@ -123,8 +123,7 @@ func (t *attempt) start() error {
 	if i < 0 {
 		return &driver.StartError{Reason: offpeak.EndNodeError, Detail: "this node has no driver " + strconv.Quote(t.Work.Task.Driver)}
 	}
-	path := t.data.Folder
-	work := filepath.Join(path, state.WorkDir)
+	work := filepath.Join(t.data.Folder, state.WorkDir)
 	cmd, err := t.a.env.Drivers[i].Command(driver.Task{
 		Task: t.Work.Task, Work: work, Env: t.environment(work),
 		Memory: t.Work.Resources.Memory, Cache: t.a.folder.At("cache"),
@@ -132,11 +131,37 @@ func (t *attempt) start() error {
 	if err != nil {
 		return err
 	}
+	for tries := startTries; ; tries-- {
+		err := t.startOn(cmd)
+		if err == nil {
+			break
+		}
+		if t.slot.Sup != nil {
+			t.a.pool.Drop(t.ctx, t.slot)
+			t.slot = warm.Slot{}
+		}
+		// One that was kept ready may have died since; whatever it began died
+		// with it.
+		if tries <= 1 || !errors.Is(err, supervisor.ErrGone) || t.ctx.Err() != nil {
+			return fmt.Errorf("start job: %w", err)
+		}
+	}
+	t.follow()
+	t.data.Log.Info("job started", "restored", t.restored)
+	return nil
+}
+
+// startTries is how many supervisors are tried before a start is given up.
+const startTries = 3
+
+// startOn takes a supervisor and hands it the job.
+func (t *attempt) startOn(cmd driver.Command) (err error) {
 	if t.slot, err = t.a.pool.Take(t.ctx); err != nil {
 		return err
 	}
-	j := state.Journal{Lease: t.Lease, Job: t.Job, Attempt: t.Attempt, Work: *t.Work, Restored: t.restored, Supervisor: t.slot.Name}
-	if err := t.a.folder.Begin(j); err != nil {
+	if err := t.a.folder.Begin(state.Journal{
+		Lease: t.Lease, Job: t.Job, Attempt: t.Attempt, Work: *t.Work, Restored: t.restored, Supervisor: t.slot.Name,
+	}); err != nil {
 		return err
 	}
 	t.a.mu.Lock()
@@ -148,18 +173,11 @@ func (t *attempt) start() error {
 	}
 	res, lim := t.Work.Resources, t.Work.Limits
 	_, err = t.do(supervisor.Request{Start: &supervisor.Start{
-		Lease: t.Lease, Command: cmd, Folder: path, NoticePath: filepath.Join(work, state.OwnDir, "notice.json"),
+		Lease: t.Lease, Command: cmd, Folder: t.data.Folder, NoticePath: filepath.Join(cmd.Dir, state.OwnDir, "notice.json"),
 		Limits: supervisor.Limits{CPU: res.CPU, Memory: res.Memory, Disk: res.Disk, Processes: lim.Processes, Log: lim.Log, Time: lim.Time.Std()},
 		Grace:  t.Work.Task.Grace.Std(), KeepFrozen: lim.KeepFrozen.Std(), Deadline: deadline,
 	}})
-	if err != nil {
-		t.a.pool.Drop(t.ctx, t.slot)
-		t.slot = warm.Slot{}
-		return fmt.Errorf("start job: %w", err)
-	}
-	t.follow()
-	t.data.Log.Info("job started", "restored", t.restored)
-	return nil
+	return err
 }
 
 // checkpoints is the place of the checkpoint folder in the job's own.

@@ -4,8 +4,8 @@
 //
 // It owns the session and its place in the node's identity. It decides nothing
 // about leases and keeps nothing on disk itself. A Link and an Outbox may be
-// used by any number of goroutines. They are tested with the agent around them,
-// against a hub that loses calls.
+// used by any number of goroutines. They are tested against hubs that hang and
+// die, and with the agent around them against one that loses calls.
 package link
 
 import (

@@ -225,3 +225,6 @@ func (s supervisors) Adopt(ctx context.Context, dir string) (warm.Supervisor, er
 	}
 	return h, nil
 }
+
+// Clear implements warm.Starter.
+func (supervisors) Clear(dir string) error { return supervisor.Remove(dir) }
