@@ -19,10 +19,10 @@ import (
 )
 
 // realSupervisors starts supervisor processes from the test's own binary.
-type realSupervisors struct{ exe string }
+type realSupervisors struct{ exe, fence string }
 
 func (s realSupervisors) Spawn(ctx context.Context, dir string) (warm.Supervisor, error) {
-	h, err := supervisor.Spawn(ctx, supervisor.Options{Exe: s.exe, Dir: dir})
+	h, err := supervisor.Spawn(ctx, supervisor.Options{Exe: s.exe, Dir: dir, Fence: s.fence})
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func realWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.env.Supervisors = realSupervisors{exe}
+	w.env.Supervisors = realSupervisors{exe: exe}
 	w.env.Drivers = []driver.Driver{process.Driver{}}
 	w.env.Boot = func() time.Duration { return time.Duration(supervisor.BootTime()) }
 	w.hub.with(func() { w.hub.timeout = 5 * time.Second })

@@ -43,7 +43,7 @@ func agentMain(data string) int {
 		Boot: func() time.Duration { return time.Duration(supervisor.BootTime()) }, Now: time.Now, Random: rand.Reader,
 		Client:      func(string) *http.Client { return &http.Client{Transport: &http.Transport{}} },
 		Drivers:     []driver.Driver{process.Driver{}, wasm.Driver{Exe: exe}},
-		Supervisors: realSupervisors{exe},
+		Supervisors: realSupervisors{exe, os.Getenv("AGENT_FENCE")},
 		Probe: func(context.Context) (offpeak.Inventory, error) {
 			return offpeak.Inventory{Hostname: "desk"}, nil
 		},
@@ -80,9 +80,10 @@ func (w *world) process(change ...func(*exec.Cmd)) *agentProcess {
 		w.t.Fatal(err)
 	}
 	p := &agentProcess{t: w.t, cmd: exec.Command(exe, "agent", w.cfg.Data), done: make(chan struct{})}
+	p.cmd.Env = os.Environ()
 	if testing.Verbose() {
 		p.cmd.Stderr = w.t.Output()
-		p.cmd.Env = append(os.Environ(), "AGENT_LOG=1")
+		p.cmd.Env = append(p.cmd.Env, "AGENT_LOG=1")
 	}
 	for _, f := range change {
 		f(p.cmd)
