@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -434,6 +437,69 @@ func (h *fakeHub) with(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	f()
+}
+
+// store keeps a tree of files at the hub, as a client would upload it.
+func (h *fakeHub) store(files map[string]string) offpeak.Hash {
+	h.t.Helper()
+	dir := h.t.TempDir()
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer root.Close()
+	packed, err := blob.Pack(h.t.Context(), root, []string{"*"}, blob.PackOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	tree, err := blob.Upload(h.t.Context(), ownBlobs{h}, packed, nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return tree
+}
+
+// ownBlobs are the hub's blobs without a network.
+type ownBlobs struct{ h *fakeHub }
+
+func (b ownBlobs) Missing(_ context.Context, hashes []offpeak.Hash) ([]offpeak.Hash, error) {
+	return hashes, nil
+}
+
+func (b ownBlobs) Upload(_ context.Context, hash offpeak.Hash, data []byte) error {
+	b.h.with(func() { b.h.blobs[hash] = slices.Clone(data) })
+	return nil
+}
+
+func (b ownBlobs) Commit(_ context.Context, tree offpeak.Hash) error {
+	b.h.with(func() { b.h.trees[tree] = true })
+	return nil
+}
+
+func (b ownBlobs) Download(_ context.Context, hash offpeak.Hash) (data []byte, err error) {
+	b.h.with(func() { data = b.h.blobs[hash] })
+	return data, nil
+}
+
+// files lists a tree that is stored.
+func (h *fakeHub) files(tree offpeak.Hash) (out []string) {
+	h.t.Helper()
+	if tree == "" {
+		return nil
+	}
+	m, err := blob.Fetch(h.t.Context(), ownBlobs{h}, tree)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, e := range m.Entries {
+		out = append(out, e.Path)
+	}
+	return out
 }
 
 // offer places a lease on the node.

@@ -23,7 +23,6 @@ import (
 	"offpeak"
 	"offpeak/agent/driver"
 	"offpeak/agent/driver/process"
-	"offpeak/agent/driver/wasm"
 	"offpeak/agent/supervisor"
 )
 
@@ -42,7 +41,7 @@ func agentMain(data string) int {
 	env := Env{
 		Boot: func() time.Duration { return time.Duration(supervisor.BootTime()) }, Now: time.Now, Random: rand.Reader,
 		Client:      func(string) *http.Client { return &http.Client{Transport: &http.Transport{}} },
-		Drivers:     []driver.Driver{process.Driver{}, wasm.Driver{Exe: exe}},
+		Drivers:     []driver.Driver{process.Driver{}},
 		Supervisors: realSupervisors{exe, os.Getenv("AGENT_FENCE")},
 		Probe: func(context.Context) (offpeak.Inventory, error) {
 			return offpeak.Inventory{Hostname: "desk"}, nil
