@@ -40,7 +40,7 @@ func (s realSupervisors) Adopt(ctx context.Context, dir string) (warm.Supervisor
 func (realSupervisors) Clear(dir string) error { return supervisor.Remove(dir) }
 
 // realWorld is a world whose jobs are processes.
-func realWorld(t *testing.T) *world {
+func realWorld(t testing.TB) *world {
 	w := newWorld(t)
 	exe, err := os.Executable()
 	if err != nil {
@@ -133,7 +133,7 @@ func TestRealSupervisorKilledUnderAJob(t *testing.T) {
 }
 
 // killProcessOf kills the supervisor process that was started with dir.
-func killProcessOf(t *testing.T, dir string) {
+func killProcessOf(t testing.TB, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -51,7 +51,7 @@ type script func(j *fakeJob) supervisor.Exit
 // fakeSupervisors runs scripts in this process; like processes, its
 // supervisors outlive the agent that started them.
 type fakeSupervisors struct {
-	t *testing.T
+	t testing.TB
 
 	mu      sync.Mutex
 	byDir   map[string]*fakeSupervisor
@@ -59,7 +59,7 @@ type fakeSupervisors struct {
 	started int
 }
 
-func newFakeSupervisors(t *testing.T) *fakeSupervisors {
+func newFakeSupervisors(t testing.TB) *fakeSupervisors {
 	return &fakeSupervisors{t: t, byDir: map[string]*fakeSupervisor{}, scripts: map[string]script{}}
 }
 
@@ -301,14 +301,14 @@ func (fakeDriver) Command(t driver.Task) (driver.Command, error) {
 // world is a hub, a machine's supervisors and a data folder, on which agents
 // come and go.
 type world struct {
-	t    *testing.T
+	t    testing.TB
 	hub  *fakeHub
 	sups *fakeSupervisors
 	cfg  Config
 	env  Env
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	w := &world{t: t, hub: newFakeHub(t), sups: newFakeSupervisors(t)}
 	t.Cleanup(w.sups.end)
 	start := time.Now()
@@ -345,7 +345,7 @@ func (w *world) join() {
 // running is an agent's life in a test.
 type running struct {
 	*Agent
-	t      *testing.T
+	t      testing.TB
 	cancel context.CancelFunc
 	done   chan error
 }

@@ -35,7 +35,7 @@ const (
 // fakeHub speaks wire as a hub does, keeps its state in maps, and loses calls
 // as told.
 type fakeHub struct {
-	t      *testing.T
+	t      testing.TB
 	server *httptest.Server
 	mux    *http.ServeMux
 
@@ -57,6 +57,8 @@ type fakeHub struct {
 	trees    map[offpeak.Hash]bool
 	calls    map[string]int
 	left     bool
+	// logged is called when log bytes came.
+	logged func(stream string, data []byte)
 	// crashes says that agents may lose what they have accepted.
 	crashes  bool
 	interval time.Duration
@@ -73,7 +75,7 @@ type fakeLease struct {
 	checks  []wire.NewCheckpoint
 }
 
-func newFakeHub(t *testing.T) *fakeHub {
+func newFakeHub(t testing.TB) *fakeHub {
 	h := &fakeHub{
 		t: t, leases: map[offpeak.LeaseID]*fakeLease{}, streams: map[chan wire.Sync]bool{}, calls: map[string]int{},
 		blobs: map[offpeak.Hash][]byte{}, trees: map[offpeak.Hash]bool{}, interval: 50 * time.Millisecond, timeout: 2 * time.Second,
@@ -336,6 +338,9 @@ func (h *fakeHub) appendLog(r *http.Request) (any, error) {
 	if err := l.append(stream, offset, data); err != nil {
 		return nil, err
 	}
+	if h.logged != nil {
+		h.logged(stream, data)
+	}
 	return wire.LogEnd{End: int64(len(l.logs[stream]))}, nil
 }
 
@@ -535,7 +540,7 @@ func (h *fakeHub) wait(what string, ok func() bool) {
 	})
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(10 * time.Second)
 	tick := time.NewTicker(2 * time.Millisecond)

@@ -67,7 +67,7 @@ func freeBytes(path string) (offpeak.Bytes, error) {
 // agentProcess is an agent as a process of its own, which can be killed,
 // stopped and measured.
 type agentProcess struct {
-	t    *testing.T
+	t    testing.TB
 	cmd  *exec.Cmd
 	done chan struct{}
 }
