@@ -382,6 +382,7 @@ func (h *fakeHub) putBlob(r *http.Request) (any, error) {
 
 func (h *fakeHub) getBlob(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
+	h.calls["download"]++
 	data, ok := h.blobs[offpeak.Hash(r.PathValue("hash"))]
 	h.mu.Unlock()
 	if !ok {
