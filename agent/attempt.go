@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -84,7 +82,7 @@ func (a *Agent) newAttempt(d wire.Desired) *attempt {
 	}
 	t.ctx, t.cancel = context.WithCancelCause(a.ctx)
 	t.data = &transfer.Lease{
-		ID: d.Lease, Attempt: d.Attempt, Folder: a.folder.Lease(d.Lease), Link: a.link, Bound: a.cfg.Times.Blob,
+		ID: d.Lease, Attempt: d.Attempt, Folder: a.folder, Link: a.link, Bound: a.cfg.Times.Blob,
 		Boot: a.env.Boot, Pause: a.pause, Note: a.note, Log: a.env.Log.With("job", d.Job, "attempt", d.Attempt, "lease", d.Lease),
 		Ran:   func() offpeak.Millis { _, ran := t.meter(a.env.Boot()); return ran },
 		Stale: func() { t.cancel(errDropped) },
@@ -271,7 +269,7 @@ func (t *attempt) resume() (wire.Report, error) {
 // orphaned says how a job ended whose supervisor is gone: as the supervisor
 // wrote down, else it died with it.
 func (t *attempt) orphaned() wire.Report {
-	data, err := os.ReadFile(filepath.Join(t.data.Folder, supervisor.StatusFile))
+	data, err := t.a.folder.ReadResult(t.Lease, supervisor.StatusFile)
 	var st supervisor.Status
 	if err == nil && json.Unmarshal(data, &st) == nil && st.Phase == supervisor.Exited && st.Exit != nil && st.Lease == t.Lease {
 		t.saw(st)

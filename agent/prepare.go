@@ -59,7 +59,7 @@ func (t *attempt) prepare() error {
 
 // layOut makes the attempt's folder.
 func (t *attempt) layOut() (*os.Root, error) {
-	path := filepath.Join(t.data.Folder, state.WorkDir)
+	path := filepath.Join(t.a.folder.Lease(t.Lease), state.WorkDir)
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make job folder: %w", err)
 	}
@@ -123,7 +123,7 @@ func (t *attempt) start() error {
 	if i < 0 {
 		return &driver.StartError{Reason: offpeak.EndNodeError, Detail: "this node has no driver " + strconv.Quote(t.Work.Task.Driver)}
 	}
-	work := filepath.Join(t.data.Folder, state.WorkDir)
+	work := filepath.Join(t.a.folder.Lease(t.Lease), state.WorkDir)
 	cmd, err := t.a.env.Drivers[i].Command(driver.Task{
 		Task: t.Work.Task, Work: work, Env: t.environment(work),
 		Memory: t.Work.Resources.Memory, Cache: t.a.folder.At("cache"),
@@ -173,7 +173,7 @@ func (t *attempt) startOn(cmd driver.Command) (err error) {
 	}
 	res, lim := t.Work.Resources, t.Work.Limits
 	_, err = t.do(supervisor.Request{Start: &supervisor.Start{
-		Lease: t.Lease, Command: cmd, Folder: t.data.Folder, NoticePath: filepath.Join(cmd.Dir, state.OwnDir, "notice.json"),
+		Lease: t.Lease, Command: cmd, Folder: t.a.folder.Lease(t.Lease), NoticePath: filepath.Join(cmd.Dir, state.OwnDir, "notice.json"),
 		Limits: supervisor.Limits{CPU: res.CPU, Memory: res.Memory, Disk: res.Disk, Processes: lim.Processes, Log: lim.Log, Time: lim.Time.Std()},
 		Grace:  t.Work.Task.Grace.Std(), KeepFrozen: lim.KeepFrozen.Std(), Deadline: deadline,
 	}})

@@ -200,7 +200,7 @@ func (f Folder) read(name string, v any, check func() bool) error {
 var errDamaged = errors.New("damaged")
 
 func (f Folder) load(name string, v any) error {
-	data, err := os.ReadFile(f.At(name))
+	data, err := f.readFile(name)
 	if err != nil {
 		return err
 	}
@@ -208,6 +208,24 @@ func (f Folder) load(name string, v any) error {
 		return fmt.Errorf("%w: %w", errDamaged, err)
 	}
 	return nil
+}
+
+// readFile reads a file whole; one that is none is damaged.
+func (f Folder) readFile(name string) ([]byte, error) {
+	dir, base := filepath.Split(name)
+	root, err := f.open(strings.FieldsFunc(dir, func(r rune) bool { return r == filepath.Separator })...)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	file, err := openRegular(root, base)
+	if errors.Is(err, ErrNotPlain) {
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+	} else if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, mostRead))
 }
 
 func (f Folder) quarantine(name string) error {
@@ -239,7 +257,7 @@ func (f Folder) Identity() (id link.Identity, key ed25519.PrivateKey, err error)
 
 // key reads the node's key; the file holds its 32-byte seed in hex.
 func (f Folder) key() (ed25519.PrivateKey, error) {
-	data, err := os.ReadFile(f.At("node.key"))
+	data, err := f.readFile("node.key")
 	if err != nil {
 		return nil, err
 	}

@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"offpeak"
 	"offpeak/agent/link"
+	"offpeak/agent/state"
 	"offpeak/wire"
 )
 
@@ -27,41 +26,45 @@ type Logs struct {
 // spool is one stream of a job's output.
 type spool struct {
 	name string
-	path string
 	file *os.File
 	// sent is where the hub's copy ends, as far as is known.
 	sent int64
-	// refused is set when the hub will not have more of it.
+	// refused is set when no more of it is sent: the hub will not have it, or
+	// it is not what the supervisor wrote.
 	refused bool
 }
 
 // NewLogs returns the logs of an attempt, which may have none yet.
 func NewLogs(l *Lease) *Logs {
-	dir := l.Folder
-	return &Logs{lease: l, streams: []*spool{
-		{name: "stdout", path: filepath.Join(dir, "stdout.log")},
-		{name: "stderr", path: filepath.Join(dir, "stderr.log")},
-	}}
+	return &Logs{lease: l, streams: []*spool{{name: "stdout"}, {name: "stderr"}}}
 }
 
-// size returns how long the spooled output is. The file is opened without
-// following links: a job on an unfenced node could put one there.
-func (s *spool) size() (int64, error) {
-	if s.file == nil {
-		f, err := os.OpenFile(s.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+// size returns how long the spooled output is.
+func (s *Logs) size(sp *spool) (int64, error) {
+	if sp.refused {
+		return 0, nil
+	}
+	if sp.file == nil {
+		root, err := s.lease.Folder.OpenLease(s.lease.ID)
+		if err != nil {
+			return 0, err
+		}
+		defer root.Close()
+		f, err := state.OpenPlain(root, sp.name+".log")
 		if errors.Is(err, os.ErrNotExist) {
+			return 0, nil
+		} else if errors.Is(err, state.ErrNotPlain) {
+			s.lease.Log.Warn("the job put something else in its log's place; the log ends there", "error", err)
+			sp.refused = true
 			return 0, nil
 		} else if err != nil {
 			return 0, fmt.Errorf("open log: %w", err)
 		}
-		s.file = f
+		sp.file = f
 	}
-	info, err := s.file.Stat()
+	info, err := sp.file.Stat()
 	if err != nil {
 		return 0, fmt.Errorf("look at log: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return 0, fmt.Errorf("look at log: %s is not a file", s.path)
 	}
 	return info.Size(), nil
 }
@@ -122,7 +125,7 @@ func (s *Logs) Flush(ctx context.Context, rest int64) error {
 		var most *spool
 		var longest int64
 		for _, sp := range s.streams {
-			size, err := sp.size()
+			size, err := s.size(sp)
 			if err != nil {
 				return err
 			}
@@ -184,7 +187,7 @@ func (s *Logs) Rewind(ctx context.Context) error {
 func (s *Logs) Last(r *wire.Report) error {
 	r.Logs, r.LogEnd = nil, map[string]int64{}
 	for _, sp := range s.streams {
-		size, err := sp.size()
+		size, err := s.size(sp)
 		if err != nil {
 			return err
 		}

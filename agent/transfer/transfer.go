@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"offpeak"
@@ -30,10 +29,11 @@ import (
 type Lease struct {
 	ID      offpeak.LeaseID
 	Attempt offpeak.Attempt
-	// Folder is the attempt's folder, Checkpoints the place in the job's own
-	// folder where it puts them.
-	Folder, Checkpoints string
-	Link                *link.Link
+	// Folder is the data folder, Checkpoints the place in the job's own folder
+	// where it puts them.
+	Folder      state.Folder
+	Checkpoints string
+	Link        *link.Link
 	// Bound is how long the transfer of one blob may take.
 	Bound time.Duration
 	// Boot is the clock that counts suspended time, Ran how long the job has run.
@@ -50,7 +50,7 @@ type Lease struct {
 
 // work opens the job's own folder.
 func (l *Lease) work() (*os.Root, error) {
-	return os.OpenRoot(filepath.Join(l.Folder, state.WorkDir))
+	return l.Folder.OpenWork(l.ID)
 }
 
 // skipped warns of what was left out and says it in a sentence, "" if nothing was.
