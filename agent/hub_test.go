@@ -53,6 +53,7 @@ type fakeHub struct {
 	streams  map[chan wire.Sync]bool
 	beats    []wire.Heartbeat
 	lastSeq  int64
+	waiting  map[offpeak.LeaseID]chan struct{}
 	blobs    map[offpeak.Hash][]byte
 	trees    map[offpeak.Hash]bool
 	calls    map[string]int
@@ -75,9 +76,16 @@ type fakeLease struct {
 	checks  []wire.NewCheckpoint
 }
 
+// ends returns a channel that is closed when a lease, offered yet or not, ends.
+func (h *fakeHub) ends(id offpeak.LeaseID) <-chan struct{} {
+	c := make(chan struct{})
+	h.with(func() { h.waiting[id] = c })
+	return c
+}
+
 func newFakeHub(t testing.TB) *fakeHub {
 	h := &fakeHub{
-		t: t, leases: map[offpeak.LeaseID]*fakeLease{}, streams: map[chan wire.Sync]bool{}, calls: map[string]int{},
+		t: t, leases: map[offpeak.LeaseID]*fakeLease{}, waiting: map[offpeak.LeaseID]chan struct{}{}, streams: map[chan wire.Sync]bool{}, calls: map[string]int{},
 		blobs: map[offpeak.Hash][]byte{}, trees: map[offpeak.Hash]bool{}, interval: 50 * time.Millisecond, timeout: 2 * time.Second,
 	}
 	mux := http.NewServeMux()
@@ -298,6 +306,10 @@ func (h *fakeHub) report(r wire.Report) wire.ReportResult {
 
 func (h *fakeHub) endLocked(l *fakeLease, r wire.Report) {
 	l.live, l.end = false, r
+	if c := h.waiting[r.Lease]; c != nil {
+		close(c)
+		delete(h.waiting, r.Lease)
+	}
 	end, known := offpeak.EndOf(r.Reason)
 	if !known {
 		h.t.Errorf("reason %q stands in no table", r.Reason)
@@ -519,8 +531,15 @@ func (h *fakeHub) offer(id offpeak.LeaseID, work wire.Work) {
 	})
 }
 
+// stop asks for a lease's end; one that nobody has accepted ends at once.
 func (h *fakeHub) stop(id offpeak.LeaseID, reason offpeak.EndReason) {
-	h.with(func() { h.leases[id].desired.Stop = reason; h.changedLocked() })
+	h.with(func() {
+		l := h.leases[id]
+		if l.desired.Stop = reason; l.live && l.desired.State == offpeak.LeaseOffered {
+			h.endLocked(l, wire.Report{Reason: reason})
+		}
+		h.changedLocked()
+	})
 }
 
 // ended waits for a lease's end and returns it.
