@@ -118,14 +118,18 @@ func (t *attempt) meter(now time.Duration) (frozen bool, ran offpeak.Millis) {
 	return t.seen.Frozen, ran
 }
 
-// saw takes the supervisor's newest word. One about the job before this one, or
-// from before the exit, comes late and is passed over.
-func (t *attempt) saw(st supervisor.Status) {
+// saw takes the supervisor's newest word and says whether it tells of more
+// output. One about the job before this one, or from before the exit, comes late
+// and is passed over.
+func (t *attempt) saw(st supervisor.Status) (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if st.Lease == t.Lease && t.seen.Phase != supervisor.Exited {
-		t.seen = seen{st, t.a.env.Boot()}
+	if st.Lease != t.Lease || t.seen.Phase == supervisor.Exited {
+		return false
 	}
+	more = st.Stdout+st.Stderr > t.seen.Stdout+t.seen.Stderr
+	t.seen = seen{st, t.a.env.Boot()}
+	return more
 }
 
 // run takes the lease all its way. Whatever happens, the folder and the
@@ -306,7 +310,9 @@ func (t *attempt) watch() (wire.Report, error) {
 		select {
 		case st, ok := <-t.slot.Sup.Updates():
 			if ok {
-				t.saw(st)
+				if t.saw(st) && st.Phase == supervisor.Running {
+					t.logs.Came()
+				}
 				continue
 			}
 			if !t.reconnect() {

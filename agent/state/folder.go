@@ -328,8 +328,34 @@ func (f Folder) Journals() ([]Journal, error) {
 func (f Folder) Lease(id offpeak.LeaseID) string { return f.At("leases", string(id)) }
 
 // Begin writes down that a lease's job is about to be started.
+// It costs no rename: until it is whole the job is not started, and a torn one
+// is that of a lease of which nothing is left.
 func (f Folder) Begin(j Journal) error {
-	return f.write(filepath.Join("leases", string(j.Lease), "lease.json"), j, false)
+	data, err := json.Marshal(j)
+	if err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	if err := writeNew(filepath.Join(f.Lease(j.Lease), "lease.json"), append(data, '\n')); err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	return nil
+}
+
+// writeNew writes a file in place of whatever stands there, without following it.
+func writeNew(path string, data []byte) error {
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	file, err := os.OpenFile(path, flags, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		file, err = os.OpenFile(path, flags, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	return errors.Join(err, file.Close())
 }
 
 // Settle removes a lease's journal: the lease is over for the next agent too.

@@ -21,6 +21,8 @@ import (
 type Logs struct {
 	lease   *Lease
 	streams []*spool
+	// kick holds a token when output is known to have come.
+	kick chan struct{}
 }
 
 // spool is one stream of a job's output.
@@ -36,7 +38,7 @@ type spool struct {
 
 // NewLogs returns the logs of an attempt, which may have none yet.
 func NewLogs(l *Lease) *Logs {
-	return &Logs{lease: l, streams: []*spool{{name: "stdout"}, {name: "stderr"}}}
+	return &Logs{lease: l, kick: make(chan struct{}, 1), streams: []*spool{{name: "stdout"}, {name: "stderr"}}}
 }
 
 // size returns how long the spooled output is.
@@ -91,6 +93,14 @@ func (s *Logs) Close() {
 	}
 }
 
+// Came says that output came: Run looks at once. Any goroutine may call it.
+func (s *Logs) Came() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
 // Run looks for new output so often and ships it until ctx is done.
 func (s *Logs) Run(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
@@ -99,6 +109,7 @@ func (s *Logs) Run(ctx context.Context, every time.Duration) {
 	for {
 		select {
 		case <-tick.C:
+		case <-s.kick:
 		case <-ctx.Done():
 			return
 		}
