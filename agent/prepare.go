@@ -29,11 +29,13 @@ func (t *attempt) prepare() error {
 	ctx, timeout := context.WithTimeoutCause(ctx, t.Work.Limits.Prepare.Std(), errPrepare)
 	defer timeout()
 	asked := make(chan struct{})
+	var stop *stopError
 	go func() {
 		defer close(asked)
 		select {
 		case reason := <-t.stops:
-			cancel(&stopError{reason})
+			stop = &stopError{reason}
+			cancel(stop)
 		case <-ctx.Done():
 		}
 	}()
@@ -47,8 +49,8 @@ func (t *attempt) prepare() error {
 	}
 	cancel(nil)
 	<-asked
-	var stop *stopError
-	if errors.As(context.Cause(ctx), &stop) {
+	// Not from the context's cause: the word may have come as it ended.
+	if stop != nil {
 		return stop
 	}
 	if err != nil {
