@@ -41,6 +41,7 @@ func noise(size offpeak.Bytes) string {
 }
 
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	w := smallDisk(t)
 	w.join()
 	w.run()
@@ -99,6 +100,7 @@ func small(w wire.Work) wire.Work {
 }
 
 func TestDiskThatFillsWhileFetching(t *testing.T) {
+	t.Parallel()
 	w := smallDisk(t)
 	w.env.Free = func(string) (offpeak.Bytes, error) { return offpeak.TiB, nil }
 	w.join()

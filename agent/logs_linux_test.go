@@ -17,6 +17,7 @@ import (
 // up by the cap of its log nor by a hub that is away, costs no memory, and its
 // log says what was left out.
 func TestFloodedLog(t *testing.T) {
+	t.Parallel()
 	const most = 16 * offpeak.MiB
 	w := realWorld(t)
 	w.hub.with(func() { w.hub.timeout = time.Minute })
