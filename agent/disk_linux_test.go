@@ -9,15 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"offpeak"
+	"offpeak/internal/require"
 	"offpeak/wire"
 )
 
 // smallDisk is a world whose data folder lies on a disk of 64 MiB.
 func smallDisk(t *testing.T) *world {
 	w := realWorld(t)
-	if err := unix.Mount("tmpfs", w.cfg.Data, "tmpfs", 0, "size=64m"); err != nil {
-		t.Skip("needs a small disk to fill: ", err)
-	}
+	require.Met(t, unix.Mount("tmpfs", w.cfg.Data, "tmpfs", 0, "size=64m"), "root, to mount a small disk")
 	t.Cleanup(func() { _ = unix.Unmount(w.cfg.Data, unix.MNT_DETACH) })
 	w.env.Free = freeBytes
 	w.cfg.Times.DiskPause = 50 * time.Millisecond

@@ -93,7 +93,7 @@ func (g *Grid) StartHub() {
 	g.t.Helper()
 	args := append([]string{"hub", "--listen", g.Addr, "--data", g.HubDir(),
 		"--heartbeat", g.Timers.Heartbeat.String(), "--timeout", g.Timers.Timeout.String(),
-		"--offer", g.Timers.Offer.String(), "--tick", g.Timers.Tick.String(), "--log-format", "text"}, g.hubArgs...)
+		"--offer", g.Timers.Offer.String(), "--tick", g.Timers.Tick.String(), "--log-format", "text", "--trace-verbs", g.traceFile()}, g.hubArgs...)
 	cmd := g.command("hub.log", args...)
 	if err := cmd.Start(); err != nil {
 		g.t.Fatalf("start hub: %v", err)
@@ -114,6 +114,8 @@ func (g *Grid) StartHub() {
 		g.login()
 	}
 }
+
+func (g *Grid) traceFile() string { return filepath.Join(g.Dir, "verbs") }
 
 // HubPID is the hub's process.
 func (g *Grid) HubPID() int { return g.hub.Process.Pid }
