@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"offpeak"
+	"offpeak/agent/state"
 	"offpeak/wire"
 )
 
@@ -79,7 +80,7 @@ func TestStep(t *testing.T) {
 			{said(1, "+a"), []effect{accept("a")}},
 			{said(2, "a!outbid"), []effect{{doStop, "a", offpeak.EndOutbid}}},
 			{said(3, "a!cancelled"), nil},
-			{ordered{paused: true}, []effect{{do: doBeat}}},
+			{ordered{state.Orders{Paused: true}}, []effect{{do: doBeat}}},
 		},
 		"a lease of an agent before this one is left to the heartbeat": {
 			{said(1, "a"), nil},
@@ -92,7 +93,7 @@ func TestStep(t *testing.T) {
 		},
 		"a paused node declines and stops": {
 			{said(1, "+a"), []effect{accept("a")}},
-			{ordered{paused: true}, []effect{{doStop, "a", offpeak.EndPaused}, {do: doBeat}}},
+			{ordered{state.Orders{Paused: true}}, []effect{{doStop, "a", offpeak.EndPaused}, {do: doBeat}}},
 			{said(2, "a", "+b"), []effect{{doDecline, "b", offpeak.EndDeclined}}},
 			{done{"b"}, nil},
 			{ordered{}, []effect{{do: doBeat}}},
@@ -100,13 +101,13 @@ func TestStep(t *testing.T) {
 		},
 		"a drained node pauses after its last lease": {
 			{said(1, "+a"), []effect{accept("a")}},
-			{ordered{draining: true}, []effect{{do: doBeat}}},
+			{ordered{state.Orders{Draining: true}}, []effect{{do: doBeat}}},
 			{said(2, "a", "+b"), []effect{{doDecline, "b", offpeak.EndDeclined}}},
 			{done{"b"}, nil},
 			{done{"a"}, []effect{{do: doSettle}}},
 		},
 		"an idle node drains at once": {
-			{ordered{draining: true}, []effect{{do: doBeat}, {do: doSettle}}},
+			{ordered{state.Orders{Draining: true}}, []effect{{do: doBeat}, {do: doSettle}}},
 		},
 		"a full disk declines until later": {
 			{diskFull{time.Hour}, []effect{{do: doBeat}}},

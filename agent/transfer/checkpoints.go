@@ -1,4 +1,4 @@
-package agent
+package transfer
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,11 +18,11 @@ import (
 // again before it is left for later.
 const packTries = 3
 
-// saver stores a job's checkpoints: the newest whole entry of its checkpoint
+// Checkpoints stores a job's checkpoints: the newest whole entry of its checkpoint
 // folder, at most once in the task's interval, and what is left at the end. One
 // goroutine at a time uses it.
-type saver struct {
-	t *attempt
+type Checkpoints struct {
+	lease *Lease
 	// stored is the entry that the hub has.
 	stored entry
 	last   time.Duration
@@ -37,10 +36,11 @@ type entry struct {
 	size  int64
 }
 
-// newSaver takes what was just restored for stored.
-func newSaver(t *attempt) *saver {
-	s := &saver{t: t}
-	if t.restored != 0 && t.adopted == nil {
+// NewCheckpoints returns the checkpoints of an attempt. restored says that what
+// lies in the folder was just fetched and is no news.
+func NewCheckpoints(l *Lease, restored bool) *Checkpoints {
+	s := &Checkpoints{lease: l}
+	if restored {
 		if dir, err := s.open(); err == nil {
 			s.stored, _ = newest(dir)
 			dir.Close()
@@ -49,13 +49,13 @@ func newSaver(t *attempt) *saver {
 	return s
 }
 
-func (s *saver) open() (*os.Root, error) {
-	work, err := os.OpenRoot(filepath.Join(s.t.a.folder.lease(s.t.id), workDir))
+func (s *Checkpoints) open() (*os.Root, error) {
+	work, err := s.lease.work()
 	if err != nil {
 		return nil, err
 	}
 	defer work.Close()
-	return work.OpenRoot(s.t.checkpointDir())
+	return work.OpenRoot(s.lease.Checkpoints)
 }
 
 // newest returns the newest whole entry: what was renamed into place. Names
@@ -87,9 +87,8 @@ func newest(dir *os.Root) (best entry, found bool) {
 	return best, found
 }
 
-// run stores checkpoints until ctx is done.
-func (s *saver) run(ctx context.Context) {
-	every := s.t.work.Task.Checkpoint.Every.Std()
+// Run stores checkpoints, one in every so long at most, until ctx is done.
+func (s *Checkpoints) Run(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(min(max(every/4, 50*time.Millisecond), time.Second))
 	defer tick.Stop()
 	failures := 0
@@ -99,7 +98,7 @@ func (s *saver) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if s.any && s.t.a.env.Boot()-s.last < every {
+		if s.any && s.lease.Boot()-s.last < every {
 			continue
 		}
 		err := s.flush(ctx, 1)
@@ -110,20 +109,20 @@ func (s *saver) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, offpeak.ErrStaleLease):
-			s.t.cancel(errDropped)
+			s.lease.Stale()
 			return
 		default:
 			failures++
-			s.t.a.log.Warn("store checkpoint", "job", s.t.job, "attempt", s.t.n, "error", err)
-			if s.t.a.pause(ctx, failures) != nil {
+			s.lease.Log.Warn("store checkpoint", "error", err)
+			if s.lease.Pause(ctx, failures) != nil {
 				return
 			}
 		}
 	}
 }
 
-// pending says that there is a checkpoint which the hub does not have.
-func (s *saver) pending() bool {
+// Pending says that there is a checkpoint which the hub does not have.
+func (s *Checkpoints) Pending() bool {
 	dir, err := s.open()
 	if err != nil {
 		return false
@@ -133,8 +132,12 @@ func (s *saver) pending() bool {
 	return found && e != s.stored
 }
 
+// FlushLast stores the newest entry of a job that is gone, if the hub does not
+// have it.
+func (s *Checkpoints) FlushLast(ctx context.Context) error { return s.flush(ctx, packTries) }
+
 // flush stores the newest entry, if the hub does not have it.
-func (s *saver) flush(ctx context.Context, tries int) error {
+func (s *Checkpoints) flush(ctx context.Context, tries int) error {
 	dir, err := s.open()
 	if err != nil {
 		return nil // the job removed its folder: there is nothing to store
@@ -147,7 +150,7 @@ func (s *saver) flush(ctx context.Context, tries int) error {
 		}
 		err := s.store(ctx, dir, e)
 		if err == nil {
-			s.stored, s.last, s.any = e, s.t.a.env.Boot(), true
+			s.stored, s.last, s.any = e, s.lease.Boot(), true
 			return nil
 		}
 		if tries <= 1 || !errors.Is(err, blob.ErrChanged) && !errors.Is(err, fs.ErrNotExist) {
@@ -156,8 +159,8 @@ func (s *saver) flush(ctx context.Context, tries int) error {
 	}
 }
 
-func (s *saver) store(ctx context.Context, dir *os.Root, e entry) error {
-	_, ran := s.t.meter(s.t.a.env.Boot())
+func (s *Checkpoints) store(ctx context.Context, dir *os.Root, e entry) error {
+	ran := s.lease.Ran()
 	packed, err := blob.Pack(ctx, dir, []string{literal(e.name)}, blob.PackOptions{RefuseLinks: true})
 	if errors.Is(err, offpeak.ErrNotFound) {
 		err = errors.Join(fs.ErrNotExist, err)
@@ -165,27 +168,21 @@ func (s *saver) store(ctx context.Context, dir *os.Root, e entry) error {
 	if err != nil {
 		return fmt.Errorf("pack %s: %w", e.name, err)
 	}
-	s.skipped(packed)
-	tree, err := blob.Upload(ctx, remote{s.t}, packed, nil)
+	s.lease.skipped(packed)
+	tree, err := blob.Upload(ctx, remote{s.lease}, packed, nil)
 	if err != nil {
 		return fmt.Errorf("upload %s: %w", e.name, err)
 	}
-	in := wire.NewCheckpoint{Attempt: s.t.n, Name: e.name, Tree: tree, Metered: ran, Size: packed.Size()}
-	err = s.t.a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) error {
-		_, err := d.AddCheckpoint(ctx, s.t.id, in)
+	in := wire.NewCheckpoint{Attempt: s.lease.Attempt, Name: e.name, Tree: tree, Metered: ran, Size: packed.Size()}
+	err = s.lease.Link.Call(ctx, func(ctx context.Context, d *wire.Direct) error {
+		_, err := d.AddCheckpoint(ctx, s.lease.ID, in)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("declare %s: %w", e.name, err)
 	}
-	s.t.a.log.Info("checkpoint stored", "job", s.t.job, "attempt", s.t.n, "name", e.name, "size", in.Size, "ran_ms", int64(ran))
+	s.lease.Log.Info("checkpoint stored", "name", e.name, "size", in.Size, "ran_ms", int64(ran))
 	return nil
-}
-
-func (s *saver) skipped(p *blob.Packed) {
-	for _, skip := range p.Skipped {
-		s.t.a.log.Warn("not stored", "job", s.t.job, "what", skip.String())
-	}
 }
 
 // literal is the pattern that matches a name and nothing else.

@@ -1,4 +1,4 @@
-package agent
+package transfer
 
 import (
 	"context"
@@ -6,61 +6,67 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"offpeak"
 	"offpeak/agent/link"
+	"offpeak/agent/state"
 	"offpeak/wire"
 )
 
-// shipper sends a job's output to the hub as it comes. The supervisor writes it
+// Logs sends a job's output to the hub as it comes. The supervisor writes it
 // to files, so the job never waits for the network; what is sent is named by
 // its offset, so that a repeated piece is stored once. One goroutine at a time
 // uses it: its own while the job runs, the attempt's afterwards.
-type shipper struct {
-	t       *attempt
+type Logs struct {
+	lease   *Lease
 	streams []*spool
+	// kick holds a token when output is known to have come.
+	kick chan struct{}
 }
 
 // spool is one stream of a job's output.
 type spool struct {
 	name string
-	path string
 	file *os.File
 	// sent is where the hub's copy ends, as far as is known.
 	sent int64
-	// refused is set when the hub will not have more of it.
+	// refused is set when no more of it is sent: the hub will not have it, or
+	// it is not what the supervisor wrote.
 	refused bool
 }
 
-func newShipper(t *attempt) *shipper {
-	dir := t.a.folder.lease(t.id)
-	return &shipper{t: t, streams: []*spool{
-		{name: "stdout", path: filepath.Join(dir, "stdout.log")},
-		{name: "stderr", path: filepath.Join(dir, "stderr.log")},
-	}}
+// NewLogs returns the logs of an attempt, which may have none yet.
+func NewLogs(l *Lease) *Logs {
+	return &Logs{lease: l, kick: make(chan struct{}, 1), streams: []*spool{{name: "stdout"}, {name: "stderr"}}}
 }
 
-// size returns how long the spooled output is. The file is opened without
-// following links: a job on an unfenced node could put one there.
-func (s *spool) size() (int64, error) {
-	if s.file == nil {
-		f, err := os.OpenFile(s.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+// size returns how long the spooled output is.
+func (s *Logs) size(sp *spool) (int64, error) {
+	if sp.refused {
+		return 0, nil
+	}
+	if sp.file == nil {
+		root, err := s.lease.Folder.OpenLease(s.lease.ID)
+		if err != nil {
+			return 0, err
+		}
+		defer root.Close()
+		f, err := state.OpenPlain(root, sp.name+".log")
 		if errors.Is(err, os.ErrNotExist) {
+			return 0, nil
+		} else if errors.Is(err, state.ErrNotPlain) {
+			s.lease.Log.Warn("the job put something else in its log's place; the log ends there", "error", err)
+			sp.refused = true
 			return 0, nil
 		} else if err != nil {
 			return 0, fmt.Errorf("open log: %w", err)
 		}
-		s.file = f
+		sp.file = f
 	}
-	info, err := s.file.Stat()
+	info, err := sp.file.Stat()
 	if err != nil {
 		return 0, fmt.Errorf("look at log: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return 0, fmt.Errorf("look at log: %s is not a file", s.path)
 	}
 	return info.Size(), nil
 }
@@ -77,7 +83,8 @@ func (s *spool) read(n int64) ([]byte, error) {
 	return data[:got], nil
 }
 
-func (s *shipper) close() {
+// Close lets go of the files; they are opened again if need be.
+func (s *Logs) Close() {
 	for _, sp := range s.streams {
 		if sp.file != nil {
 			sp.file.Close()
@@ -86,18 +93,27 @@ func (s *shipper) close() {
 	}
 }
 
-// run ships what comes until ctx is done.
-func (s *shipper) run(ctx context.Context) {
-	tick := time.NewTicker(s.t.a.cfg.Times.Log)
+// Came says that output came: Run looks at once. Any goroutine may call it.
+func (s *Logs) Came() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Run looks for new output so often and ships it until ctx is done.
+func (s *Logs) Run(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	failures := 0
 	for {
 		select {
 		case <-tick.C:
+		case <-s.kick:
 		case <-ctx.Done():
 			return
 		}
-		err := s.flush(ctx, 0)
+		err := s.Flush(ctx, 0)
 		switch {
 		case err == nil:
 			failures = 0
@@ -105,22 +121,22 @@ func (s *shipper) run(ctx context.Context) {
 			return
 		default:
 			failures++
-			s.t.a.note("ship log", err)
-			if s.t.a.pause(ctx, failures) != nil {
+			s.lease.Note("ship log", err)
+			if s.lease.Pause(ctx, failures) != nil {
 				return
 			}
 		}
 	}
 }
 
-// flush ships until at most rest bytes of all streams are left.
-func (s *shipper) flush(ctx context.Context, rest int64) error {
+// Flush ships until at most rest bytes of all streams are left.
+func (s *Logs) Flush(ctx context.Context, rest int64) error {
 	for {
 		left := int64(0)
 		var most *spool
 		var longest int64
 		for _, sp := range s.streams {
-			size, err := sp.size()
+			size, err := s.size(sp)
 			if err != nil {
 				return err
 			}
@@ -140,14 +156,14 @@ func (s *shipper) flush(ctx context.Context, rest int64) error {
 	}
 }
 
-func (s *shipper) piece(ctx context.Context, sp *spool, n int64) error {
+func (s *Logs) piece(ctx context.Context, sp *spool, n int64) error {
 	data, err := sp.read(n)
 	if err != nil {
 		return err
 	}
 	var end int64
-	err = s.t.a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
-		end, err = d.AppendLog(ctx, s.t.id, s.t.n, sp.name, sp.sent, data)
+	err = s.lease.Link.Call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
+		end, err = d.AppendLog(ctx, s.lease.ID, s.lease.Attempt, sp.name, sp.sent, data)
 		return err
 	})
 	var gap *offpeak.LogGapError
@@ -157,10 +173,10 @@ func (s *shipper) piece(ctx context.Context, sp *spool, n int64) error {
 	case errors.As(err, &gap):
 		sp.sent = gap.Want
 	case errors.Is(err, offpeak.ErrStaleLease):
-		s.t.cancel(errDropped)
+		s.lease.Stale()
 		return err
 	case link.Refused(err), errors.Is(err, offpeak.ErrQuota):
-		s.t.a.log.Warn("the hub takes no more of a log", "job", s.t.job, "stream", sp.name, "error", err)
+		s.lease.Log.Warn("the hub takes no more of a log", "stream", sp.name, "error", err)
 		sp.refused = true
 	default:
 		return err
@@ -168,8 +184,8 @@ func (s *shipper) piece(ctx context.Context, sp *spool, n int64) error {
 	return nil
 }
 
-// rewind asks where the hub's copies end, after it said that one has a gap.
-func (s *shipper) rewind(ctx context.Context) error {
+// Rewind asks where the hub's copies end, after it said that one has a gap.
+func (s *Logs) Rewind(ctx context.Context) error {
 	for _, sp := range s.streams {
 		if err := s.piece(ctx, sp, 0); err != nil {
 			return err
@@ -178,11 +194,11 @@ func (s *shipper) rewind(ctx context.Context) error {
 	return nil
 }
 
-// last puts what is left, and where the streams end, into the final report.
-func (s *shipper) last(r *wire.Report) error {
+// Last puts what is left, and where the streams end, into the final report.
+func (s *Logs) Last(r *wire.Report) error {
 	r.Logs, r.LogEnd = nil, map[string]int64{}
 	for _, sp := range s.streams {
-		size, err := sp.size()
+		size, err := s.size(sp)
 		if err != nil {
 			return err
 		}
