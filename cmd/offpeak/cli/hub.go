@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"offpeak/blob"
+	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/hub"
 	"offpeak/hub/api"
 	"offpeak/internal/local"
@@ -264,7 +265,7 @@ func (s *service) reachable(scheme, host, port string) []string {
 
 // serve runs hub and server until ctx is done or one of them fails.
 func (s *service) serve(ctx context.Context, ln net.Listener) error {
-	o, version := s.options, build(s.env.Version).Version
+	o, version := s.options, world.NewBuild(s.env).Version
 	h := hub.New(hub.Config{
 		Interval: o.heartbeat, Timeout: o.timeout, Offer: o.offer, Tick: o.tick,
 		Retention: store.Retention{Jobs: keep(o.keepJobs), Logs: keep(o.keepLogs), Events: keep(o.keepEvents), Operations: keep(o.keepOperations)},
