@@ -48,11 +48,17 @@ func Report(w io.Writer, err error) int {
 func nextStep(err error, problem *wire.Problem) string {
 	var h hinted
 	var gaveUp *remote.GaveUpError
+	var wrong *wire.KeyError
+	var untrusted *wire.UntrustedError
 	switch {
 	case errors.As(err, &h):
 		return h.next
 	case problem != nil && problem.Next != "":
 		return problem.Next
+	case errors.As(err, &wrong):
+		return "If the hub has a new key, ask its operator for the fingerprint (the hub prints it when it starts) and log in again: `offpeak login URL --fingerprint …`. Else trust nothing at this address."
+	case errors.As(err, &untrusted):
+		return "If the hub signs its own certificate, pin its key: `offpeak login URL --fingerprint …`; the hub prints the fingerprint when it starts."
 	case errors.Is(err, offpeak.ErrUnavailable) || errors.As(err, &gaveUp):
 		return "See that the hub runs and its address is right (`offpeak context ls`)."
 	}
