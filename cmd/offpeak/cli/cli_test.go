@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"offpeak/agent/supervisor"
 	"offpeak/cmd/offpeak/cli/people"
 	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/internal/local"
@@ -30,7 +34,13 @@ func TestMain(m *testing.M) {
 	}
 	env := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
 	testscript.Main(m, map[string]func(){
-		"offpeak": func() { os.Exit(Main(context.Background(), os.Args[1:], env)) },
+		"offpeak": func() {
+			// An agent starts this binary again as a supervisor.
+			if len(os.Args) > 1 && os.Args[1] == "supervise" {
+				os.Exit(supervisor.Main(os.Args[2:]))
+			}
+			os.Exit(Main(context.Background(), os.Args[1:], env))
+		},
 		// offpeak-login logs in to the hub of the local file as a context.
 		"offpeak-login": func() {
 			here, err := local.Read(local.Path(os.Getenv))
@@ -42,8 +52,9 @@ func TestMain(m *testing.M) {
 	})
 }
 
-func TestScripts(t *testing.T)    { scripts(t, "testdata/client") }
-func TestHubScripts(t *testing.T) { scripts(t, "testdata/hub") }
+func TestScripts(t *testing.T)     { scripts(t, "testdata/client") }
+func TestGridScripts(t *testing.T) { scripts(t, "testdata/grid") }
+func TestHubScripts(t *testing.T)  { scripts(t, "testdata/hub") }
 
 // scripts runs the scripts of a folder against the binary.
 func scripts(t *testing.T, dir string) {
@@ -63,6 +74,25 @@ func scripts(t *testing.T, dir string) {
 					} else if time.Now().After(deadline) {
 						ts.Fatalf("%s never came: %v", args[0], err)
 					}
+				}
+			},
+			// offpeak-hub sets a variable to the address of the hub of the local file.
+			"offpeak-hub": func(ts *testscript.TestScript, _ bool, args []string) {
+				here, err := local.Read(local.Path(ts.Getenv))
+				ts.Check(err)
+				ts.Setenv(args[0], here.Hubs[0])
+			},
+			// code runs offpeak, which must end with this exit code.
+			"code": func(ts *testscript.TestScript, _ bool, args []string) {
+				err := ts.Exec("offpeak", args[1:]...)
+				have := 0
+				if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+					have = exit.ExitCode()
+				} else {
+					ts.Check(err)
+				}
+				if strconv.Itoa(have) != args[0] {
+					ts.Fatalf("offpeak %s: exit code %d, want %s", strings.Join(args[1:], " "), have, args[0])
 				}
 			},
 			// big writes a job file of 2 MiB.

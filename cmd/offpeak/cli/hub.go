@@ -38,7 +38,7 @@ type hubOptions struct {
 	keepOperations                  time.Duration
 	advertise                       []string
 	rate                            float64
-	noLocalFile                     bool
+	noLocalFile, tls                bool
 	logging                         logging
 }
 
@@ -90,6 +90,7 @@ the file.`,
 	f.StringSliceVar(&o.advertise, "advertise", nil, "`addresses` that join tokens name, for example https://hub.example.org:7070")
 	f.Float64Var(&o.rate, "rate", 1000, "requests a second that one token may make")
 	f.BoolVar(&o.noLocalFile, "no-local-file", false, "don't write the file through which this user's agents and commands find the hub")
+	f.BoolVar(&o.tls, "tls", false, "serve TLS on loopback too")
 	o.logging.flags(f)
 	return cmd
 }
@@ -140,6 +141,9 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	}
 	ctx, restore := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer restore()
+	// Told once, the hub stops in good order, from wherever it is; told again, it
+	// goes at once.
+	context.AfterFunc(ctx, restore)
 
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
@@ -165,7 +169,7 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 		return fmt.Errorf("listen on %s: %w; choose another address with --listen", o.listen, err)
 	}
 	defer ln.Close()
-	s := &service{options: o, env: env, log: log, store: db, blobs: blobs, restoreSignals: restore}
+	s := &service{options: o, env: env, log: log, store: db, blobs: blobs}
 	if err := s.address(ln.Addr()); err != nil {
 		return err
 	}
@@ -214,19 +218,17 @@ type service struct {
 	url         string
 	fingerprint string
 	hubs        []string
-	// restoreSignals brings the default back, so that a second signal ends the
-	// process at once.
-	restoreSignals func()
 }
 
-// address says how the hub is reached: plain HTTP on loopback, TLS elsewhere.
+// address says how the hub is reached: plain HTTP on loopback unless
+// TLS was asked for, TLS elsewhere.
 func (s *service) address(addr net.Addr) error {
 	host, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
 		return fmt.Errorf("read listening address: %w", err)
 	}
 	scheme := "http"
-	if !wire.Loopback(host) {
+	if s.options.tls || !wire.Loopback(host) {
 		scheme = "https"
 		if s.tls, s.fingerprint, err = serverTLS(s.options.data, time.Now()); err != nil {
 			return diskFull(err)
@@ -303,7 +305,6 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 		err := s.announce(groupCtx, h, secret)
 		if err == nil {
 			<-groupCtx.Done()
-			s.restoreSignals()
 			s.log.Info("stopping")
 		}
 		closeStreams()
@@ -359,7 +360,7 @@ func (s *service) welcome(secret string) string {
 		"Keep it safe: it may do everything on every account.",
 	}
 	if !s.options.noLocalFile {
-		text = append(text, "", "On this machine you are logged in already. Next:", "  offpeak agent", "  offpeak run -- echo hello")
+		text = append(text, "", "On this machine you are logged in already. Next:", "  offpeak agent run", "  offpeak run -- echo hello")
 	}
 	switch {
 	case s.fingerprint != "":

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"offpeak/hub"
 	"offpeak/wire"
 )
 
@@ -25,7 +26,7 @@ import (
 // the certificate around it is made anew at each start, since nobody looks at
 // anything in it but the key.
 func serverTLS(dir string, now time.Time) (*tls.Config, string, error) {
-	key, err := hubKey(filepath.Join(dir, "hub.key"))
+	key, err := hubKey(filepath.Join(dir, hub.BackupKey))
 	if err != nil {
 		return nil, "", err
 	}

@@ -18,9 +18,12 @@ func newBackup(env world.Env) *cobra.Command {
 	return c.command(&cobra.Command{
 		Use:   "backup PATH",
 		Short: "Write a backup on the hub's machine",
-		Long: `Backup writes the hub's database and stored data to a new folder on the hub's own
-machine while the hub goes on working. PATH is absolute and must not exist yet.
-Bring it back with offpeak restore.`,
+		Long: `Backup writes the hub's database, stored data and key to a new folder on the
+hub's own machine while the hub goes on working. PATH is absolute and must not
+exist yet. Bring it back with offpeak restore.
+
+Keep it as secret as the hub's data folder: with the key (hub.key) anybody can
+pose as this hub.`,
 		Example: `  offpeak backup /var/backups/offpeak/2026-01-31`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

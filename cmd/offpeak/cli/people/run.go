@@ -2,9 +2,12 @@ package people
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"offpeak"
 
 	"offpeak/cmd/offpeak/cli/follow"
 	"offpeak/cmd/offpeak/cli/render"
@@ -62,7 +65,11 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 			if err != nil {
 				return err
 			}
-			if err := c.desk().Fetch(ctx, job, out); err != nil {
+			if job.Output == "" {
+				c.partial(ctx, job)
+				return follow.Exit(job)
+			}
+			if err := c.desk().Fetch(ctx, job.Output, job.Spec.Task.Outputs, out); err != nil {
 				return world.Hint(err, "Fetch them again: `offpeak outputs "+string(job.ID)+"`.")
 			}
 			return follow.Exit(job)
@@ -75,4 +82,16 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 	f.BoolVarP(&quiet, "quiet", "q", false, "show the job's own output only")
 	f.BoolVar(&raw, "raw", false, "pass control characters on to the terminal")
 	return c.command(cmd)
+}
+
+// partial says where the outputs of a job are that did not succeed. They are not
+// fetched unasked: they would replace whole files by halves.
+func (c *client) partial(ctx context.Context, job offpeak.Job) {
+	if job.State == offpeak.JobSucceeded {
+		return
+	}
+	stored, err := c.stored(ctx, job)
+	if err == nil && stored.tree != "" {
+		c.note(fmt.Sprintf("attempt %d left outputs; fetch them with: offpeak outputs %s", stored.attempt, job.ID))
+	}
 }

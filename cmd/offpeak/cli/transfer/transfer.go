@@ -14,6 +14,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,23 +111,29 @@ func (d Desk) Send(ctx context.Context, given []string) (offpeak.Hash, error) {
 	return blob.Upload(ctx, remote.Blobs{Hub: d.Hub}, packed, step)
 }
 
-// Fetch lays a job's outputs out in a folder. What is there already under the
-// same names is replaced.
-func (d Desk) Fetch(ctx context.Context, job offpeak.Job, folder string) error {
-	if job.Output == "" {
-		return nil
-	}
-	from := remote.Blobs{Hub: d.Hub}
-	m, err := blob.Fetch(ctx, from, job.Output)
+// Look returns what a tree of outputs holds. A node is not trusted to send back
+// only what the job named, or what lies in the folder that is always kept.
+func (d Desk) Look(ctx context.Context, tree offpeak.Hash, patterns []string) (blob.Manifest, error) {
+	m, err := blob.Fetch(ctx, remote.Blobs{Hub: d.Hub}, tree)
 	if err != nil {
-		return err
+		return m, err
 	}
-	// A node can't be trusted to send back only what the job named.
+	patterns = append(slices.Clone(patterns), keptFolder)
 	for _, e := range m.Entries {
-		if !declared(e.Path, job.Spec.Task.Outputs) {
-			return fmt.Errorf("fetch outputs: %q is not among the job's outputs: %w", render.Safe(e.Path), offpeak.ErrInvalid)
+		if !declared(e.Path, patterns) {
+			return m, fmt.Errorf("fetch outputs: %q is not among the job's outputs: %w", render.Safe(e.Path), offpeak.ErrInvalid)
 		}
 	}
+	return m, nil
+}
+
+// Fetch lays a tree of outputs out in a folder. What is there already under the
+// same names is replaced.
+func (d Desk) Fetch(ctx context.Context, tree offpeak.Hash, patterns []string, folder string) error {
+	if _, err := d.Look(ctx, tree, patterns); err != nil {
+		return err
+	}
+	from := remote.Blobs{Hub: d.Hub}
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		return fmt.Errorf("fetch outputs: %w", err)
 	}
@@ -137,8 +144,12 @@ func (d Desk) Fetch(ctx context.Context, job offpeak.Job, folder string) error {
 	defer root.Close()
 	step, done := d.progress("fetching outputs")
 	defer done()
-	return blob.Unpack(ctx, from, job.Output, root, blob.UnpackOptions{Overwrite: true, Progress: step})
+	return blob.Unpack(ctx, from, tree, root, blob.UnpackOptions{Overwrite: true, Progress: step})
 }
+
+// keptFolder is the folder that agents keep without being asked: the job knows it
+// as OFFPEAK_OUTPUT_DIR.
+const keptFolder = "outputs"
 
 // declared says that a path is matched by an output pattern, lies below what is
 // matched, or is a folder on the way to it.
