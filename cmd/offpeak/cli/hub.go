@@ -169,7 +169,7 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 		return fmt.Errorf("listen on %s: %w; choose another address with --listen", o.listen, err)
 	}
 	defer ln.Close()
-	s := &service{options: o, env: env, log: log, store: db, blobs: blobs}
+	s := &service{options: o, env: env, log: log, store: db, blobs: blobs, restoreSignals: restore}
 	if err := s.address(ln.Addr()); err != nil {
 		return err
 	}
@@ -218,6 +218,9 @@ type service struct {
 	url         string
 	fingerprint string
 	hubs        []string
+	// restoreSignals brings the default back, so that a second signal ends the
+	// process at once. It has run before "stopping" is logged.
+	restoreSignals func()
 }
 
 // address says how the hub is reached: plain HTTP on loopback unless
@@ -305,6 +308,7 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 		err := s.announce(groupCtx, h, secret)
 		if err == nil {
 			<-groupCtx.Done()
+			s.restoreSignals()
 			s.log.Info("stopping")
 		}
 		closeStreams()
