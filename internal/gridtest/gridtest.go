@@ -13,11 +13,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -199,6 +201,15 @@ func (g *Grid) StartAgent(name, hub string, args ...string) *Agent {
 		return fmt.Errorf("not among %d nodes", len(nodes.Items))
 	})
 	return a
+}
+
+// Agents are the grid's agents, by name.
+func (g *Grid) Agents() []*Agent {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := slices.Collect(maps.Values(g.agents))
+	slices.SortFunc(out, func(a, b *Agent) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }
 
 // Start starts the agent's process, also after it was killed.

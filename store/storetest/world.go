@@ -113,7 +113,7 @@ func sessions(t *testing.T, g *grid) {
 
 func hasEvent(g *grid, typ string) bool {
 	g.Helper()
-	ev, err := g.Store.Events(context.Background(), "", 0, 1000)
+	ev, err := g.Events(context.Background(), "", 0, 1000)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -405,7 +405,7 @@ func otherAccounts(t *testing.T, g *grid) {
 	if counts, err := g.CountJobs(ctx, other); err != nil || len(counts) != 0 {
 		t.Errorf("CountJobs of another account = %v, %v", counts, err)
 	}
-	ev, err := g.Store.Events(ctx, other, 0, 1000)
+	ev, err := g.Events(ctx, other, 0, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}

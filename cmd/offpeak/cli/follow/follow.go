@@ -95,7 +95,7 @@ func changes(before, now picture, node func(offpeak.NodeID) string, checkpoint f
 			say("attempt %d: must leave %s: %s", l.Attempt, node(l.Node), sentence)
 		}
 		newest := l.Attempt == now.job.Attempt
-		if l.State.Terminal() && !was.State.Terminal() && !(newest && now.job.State.Terminal()) {
+		if l.State.Terminal() && !was.State.Terminal() && (!newest || !now.job.State.Terminal()) {
 			sentence, _ := render.Ended(l.Reason, l.Detail, l.ExitCode, l.Signal)
 			say("attempt %d: ended on %s: %s", l.Attempt, node(l.Node), sentence)
 			if newest && now.job.State == offpeak.JobQueued {
@@ -164,8 +164,8 @@ func (f *Follower) follow(ctx context.Context) (offpeak.Job, error) {
 		})
 		group.Go(func() error { f.narrate(ctx, watch.Done(), kick, &last); return nil })
 	}
-	logs, err := f.Logs(), error(nil)
-	err = f.hub.FollowLog(ctx, f.job, true, logs.Write)
+	logs := f.Logs()
+	err := f.hub.FollowLog(ctx, f.job, true, logs.Write)
 	err = errors.Join(err, logs.Close())
 	stop()
 	_ = group.Wait()

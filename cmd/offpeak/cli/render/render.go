@@ -60,7 +60,7 @@ func NewHarmless(w io.Writer) *Harmless { return &Harmless{w: w} }
 
 // Write passes p on, control characters made visible.
 func (h *Harmless) Write(p []byte) (int, error) {
-	data := append(h.rest, p...)
+	data := slices.Concat(h.rest, p)
 	var b strings.Builder
 	for len(data) > 0 && utf8.FullRune(data) {
 		n := h.one(&b, data)
