@@ -47,7 +47,15 @@ var rooms = []struct {
 	{"agent/driver", []string{".", "agent/driver"}, "a driver runs a command and knows nothing else"},
 	{"agent/hardware", []string{".", "agent/hardware"}, "probes report what is there"},
 	{"agent/presence", []string{".", "agent/hardware", "agent/presence"}, "presence says whether one may work, not at what"},
-	{"cmd", []string{"*"}, "wiring sees everything; who may see hub and agent is said by file below"},
+	{"cmd", []string{"*", "cmd"}, "wiring sees everything; who may see hub and agent is said by file below"},
+	{"cmd/offpeak/cli/render", []string{"."}, "showing a value asks nobody"},
+	{"cmd/offpeak/cli/remote", []string{".", "blob", "wire"}, "reaching a hub knows no flags, terminals or tables"},
+	{"cmd/offpeak/cli/world", []string{".", "wire", "cmd/offpeak/cli/render", "cmd/offpeak/cli/remote"}, "what commands stand in knows no command"},
+	{"cmd/offpeak/cli/manifest", []string{".", "cmd/offpeak/cli/render", "cmd/offpeak/cli/world"}, "reading a spec asks no hub"},
+	{"cmd/offpeak/cli/transfer", []string{".", "blob", "cmd/offpeak/cli/remote", "cmd/offpeak/cli/render", "cmd/offpeak/cli/world"}, "moving files knows no flags"},
+	{"cmd/offpeak/cli/follow", []string{".", "wire", "cmd/offpeak/cli/remote", "cmd/offpeak/cli/render", "cmd/offpeak/cli/world"}, "staying with a job knows no flags"},
+	{"cmd/offpeak/cli/people", []string{".", "blob", "wire", "internal", "cmd/offpeak/cli/follow", "cmd/offpeak/cli/manifest", "cmd/offpeak/cli/remote",
+		"cmd/offpeak/cli/render", "cmd/offpeak/cli/transfer", "cmd/offpeak/cli/world"}, "people speak to a hub through wire, like everybody"},
 	{"sim", []string{"*"}, "virtual fleets run the real hub and agent"},
 	{"internal", []string{"*"}, "test grids run everything in one process"},
 	{"bench", []string{"*"}, "measuring needs everything"},
@@ -74,8 +82,8 @@ var clockAllowed = map[string]string{
 
 // varAllowed lists package variables that are set from outside, with the reason.
 var varAllowed = map[string]string{
-	"cmd/offpeak.version":     "set by the linker",
-	"cmd/offpeak/cli.version": "set by the linker",
+	"cmd/offpeak.version": "set by the linker",
+	"cmd/offpeak.commit":  "set by the linker",
 }
 
 // source is one parsed file of the module that is no test.

@@ -281,6 +281,40 @@ func TestEventsGoOn(t *testing.T) {
 	}
 }
 
+// A stream of what is new says where it begins before anything is new, so that a
+// reader who is cut off before the first event misses nothing.
+func TestEventsSayWhereTheyBegin(t *testing.T) {
+	t.Parallel()
+	g := newGrid(t, Options{})
+	ctx := g.ctx()
+	if _, err := g.admin.Submit(ctx, g.op(), spec()); err != nil {
+		t.Fatal(err)
+	}
+	body, err := g.admin.Events(ctx, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newEventReader(body)
+	r.connected(t)
+	line, err := r.ReadString('\n')
+	id, ok := strings.CutPrefix(line, "id: ")
+	if blank, _ := r.ReadString('\n'); err != nil || !ok || blank != "\n" {
+		t.Fatalf("after the greeting: %q, %q, %v", line, blank, err)
+	}
+	body.Close()
+	between, err := g.admin.Submit(ctx, g.op(), spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err = g.admin.Events(ctx, strings.TrimSpace(id), ""); err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if e := newEventReader(body).until(t, func(offpeak.Event) bool { return true }); e.Job != between.ID {
+		t.Errorf("the first event after the cut is %s of %s, want one of %s", e.Type, e.Job, between.ID)
+	}
+}
+
 // A reader whose place was lost to retention is told so, and goes on.
 func TestEventsResync(t *testing.T) {
 	t.Parallel()
