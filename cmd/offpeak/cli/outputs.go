@@ -19,8 +19,9 @@ func newOutputs(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "outputs JOB",
 		Short: "Fetch a job's outputs",
-		Long: `Outputs fetches what a job that succeeded left behind into the current folder,
-or the one that --out names, and prints the files' paths. Files of the same
+		Long: `Outputs fetches what a job left behind into the current folder, or the one that
+--out names, and prints the files' paths. Of a job that failed it is what the
+newest attempt had written by its end, as far as that was stored. Files of the same
 names are replaced; what is there already with the right contents is not fetched
 again.
 
@@ -39,6 +40,9 @@ again.
 				return err
 			}
 			job, err := remote.Ask(ctx, c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (offpeak.Job, error) { return d.Job(ctx, id) })
+			if err == nil && job.Output == "" && job.State.Terminal() {
+				job.Output, err = c.leftBehind(ctx, id)
+			}
 			switch {
 			case err != nil:
 				return err
@@ -69,4 +73,19 @@ again.
 	cmd.Flags().StringVar(&out, "out", ".", "`folder` to fetch into")
 	cmd.Flags().BoolVar(&list, "list", false, "print what there is, fetch nothing")
 	return c.command(cmd)
+}
+
+// leftBehind is the newest stored output of a job without an accepted result:
+// what an attempt that failed had written by its end. "" if there is none.
+func (c *client) leftBehind(ctx context.Context, id offpeak.JobID) (offpeak.Hash, error) {
+	attempts, err := remote.Ask(ctx, c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (wire.List[offpeak.Lease], error) {
+		return d.Attempts(ctx, id)
+	})
+	var newest offpeak.Lease
+	for _, l := range attempts.Items {
+		if l.Output != "" && l.Attempt > newest.Attempt {
+			newest = l
+		}
+	}
+	return newest.Output, err
 }
