@@ -22,7 +22,9 @@ type Offer struct {
 	OS, Arch string
 	Region   string
 	Drivers  []string
-	Labels   map[string]string
+	// Shared are the drivers that other accounts' jobs may use too.
+	Shared []string
+	Labels map[string]string
 	// Ready says that the node is online, open and available; Why says why not.
 	Ready bool
 	Why   FitCode
@@ -41,7 +43,9 @@ const (
 	FitArch   FitCode = "arch"
 	FitLabel  FitCode = "label"
 	FitTrust  FitCode = "trust"
-	FitPrice  FitCode = "price"
+	// FitStranger: the node runs jobs for this driver from its own account only.
+	FitStranger FitCode = "stranger"
+	FitPrice    FitCode = "price"
 	// FitVRAM: too few devices of the node have the VRAM.
 	FitVRAM FitCode = "vram"
 	// FitGPU: too few devices of the node have the vendor or model.
@@ -77,7 +81,7 @@ func (r Reason) OK() bool { return r.Code == FitOK }
 // Lasting says that waiting alone will not lift the reason.
 func (r Reason) Lasting() bool {
 	switch r.Code {
-	case FitDriver, FitOS, FitArch, FitLabel, FitTrust, FitPrice, FitVRAM, FitGPU, FitCPU, FitMemory, FitDisk:
+	case FitDriver, FitOS, FitArch, FitLabel, FitTrust, FitStranger, FitPrice, FitVRAM, FitGPU, FitCPU, FitMemory, FitDisk:
 		return true
 	}
 	return false
@@ -119,6 +123,8 @@ func (r Requirements) Fit(account AccountID, driver string, o Offer) Reason {
 		return Reason{FitTrust, string(TrustOwn), "another account's node"}
 	case r.Trust == TrustValidated && account != o.Account:
 		return Reason{FitTrust, string(TrustValidated), "not validated"}
+	case account != o.Account && !slices.Contains(o.Shared, driver):
+		return Reason{FitStranger, "a node that takes other accounts' " + driver + " jobs", "its own account's only"}
 	case r.MaxPrice != nil && o.Price > *r.MaxPrice:
 		return Reason{FitPrice, r.MaxPrice.String(), o.Price.String()}
 	}

@@ -18,7 +18,7 @@ func idle(devices ...Device) Offer {
 	res := Resources{CPU: 8000, Memory: 32 * GiB, Disk: 100 * GiB}
 	return Offer{
 		Node: "node_1", Account: "acct_owner", Price: 400_000, Free: res, FreeDevices: devices, Capacity: res, Devices: devices,
-		OS: "linux", Arch: "amd64", Region: "fsn", Drivers: []string{"process", "wasm"}, Labels: map[string]string{"rack": "7"}, Ready: true,
+		OS: "linux", Arch: "amd64", Region: "fsn", Drivers: []string{"process", "wasm"}, Shared: []string{"process", "wasm"}, Labels: map[string]string{"rack": "7"}, Ready: true,
 	}
 }
 
@@ -42,6 +42,7 @@ func TestFitNamesTheFirstFilter(t *testing.T) {
 		{FitArch, func(r *Requirements) { r.Arch = "arm64" }, nil, "arch: wants arm64, has amd64"},
 		{FitLabel, func(r *Requirements) { r.Where = map[string]string{"rack": "8"} }, nil, "label: wants rack=8, has rack=7"},
 		{FitTrust, func(r *Requirements) { r.Trust = TrustOwn }, nil, "trust: wants own, has another account's node"},
+		{FitStranger, nil, func(o *Offer) { o.Shared = []string{"wasm"} }, "stranger: wants a node that takes other accounts' process jobs, has its own account's only"},
 		{FitPrice, func(r *Requirements) { r.MaxPrice = price(399_999) }, nil, "price: wants 0.399999/h, has 0.40/h"},
 		{FitVRAM, func(r *Requirements) { r.GPUs = []GPURequest{{VRAM: 48 * GiB}} }, nil, "vram: wants 48GiB, has 24GiB on RTX A"},
 		{FitGPU, func(r *Requirements) { r.GPUs = []GPURequest{{Vendor: "amd"}} }, nil, "gpu: wants amd, has RTX A"},
@@ -98,6 +99,15 @@ func TestFitEdges(t *testing.T) {
 	r.Trust = TrustValidated
 	if c := fits(r, "acct_me", idle()); c != FitTrust {
 		t.Errorf("a node that was not validated: %s", c)
+	}
+	// A node that shares nothing still serves its own account.
+	private := idle()
+	private.Shared = nil
+	if c := fits(need(), "acct_owner", private); c != FitOK {
+		t.Errorf("the owner's job on a node that shares nothing: %s", c)
+	}
+	if c := need().Fit("acct_me", "wasm", private).Code; c != FitStranger {
+		t.Errorf("another's job on a node that shares nothing: %s", c)
 	}
 	r = need()
 	r.MaxPrice = price(400_000)
@@ -190,7 +200,7 @@ func TestFitDevices(t *testing.T) {
 }
 
 func TestReasonLasting(t *testing.T) {
-	lasting := []FitCode{FitDriver, FitOS, FitArch, FitLabel, FitTrust, FitPrice, FitVRAM, FitGPU, FitCPU, FitMemory, FitDisk}
+	lasting := []FitCode{FitDriver, FitOS, FitArch, FitLabel, FitTrust, FitStranger, FitPrice, FitVRAM, FitGPU, FitCPU, FitMemory, FitDisk}
 	passing := []FitCode{FitOK, FitOffline, FitDraining, FitClosed, FitInUse, FitBusyGPU, FitBusyCPU, FitBusyMemory, FitBusyDisk, FitFence}
 	all := slices.Concat(lasting, passing)
 	var got []string

@@ -27,9 +27,12 @@ type Inventory struct {
 	Disk    Bytes    `json:"disk_bytes"`
 	Devices []Device `json:"devices,omitempty"`
 	// Drivers are the drivers that work on this machine.
-	Drivers []string          `json:"drivers"`
-	Region  string            `json:"region,omitempty"`
-	Labels  map[string]string `json:"labels,omitempty"`
+	Drivers []string `json:"drivers"`
+	// Shared are those of them that jobs of other accounts may use too. Without
+	// it the node serves its own account only.
+	Shared []string          `json:"shared_drivers,omitempty" doc:"drivers that jobs of other accounts may use too"`
+	Region string            `json:"region,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
 	// Fences says how jobs are fenced here, best first: "pid_namespace",
 	// "cgroup_v2", "cgroup_v1", "subreaper", "process_group".
 	Fences  []string `json:"fences,omitempty"`

@@ -72,7 +72,7 @@ func newest(dir *os.Root) (best entry, found bool) {
 	}
 	for _, e := range entries {
 		name := e.Name()
-		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".part") || !(e.Type().IsRegular() || e.IsDir()) {
+		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".part") || (!e.Type().IsRegular() && !e.IsDir()) {
 			continue
 		}
 		info, err := e.Info()

@@ -257,7 +257,7 @@ func settled(b *testing.B, pid int) int64 {
 // and how long a restart takes until the hub serves.
 func BenchmarkQueue(b *testing.B) {
 	const n = 100_000
-	g := gridtest.Start(b, bin)
+	g := gridtest.Start(b, bin, "--rate", "100000")
 	g.KillHub()
 	g.StartHub()
 	empty := settled(b, g.HubPID())

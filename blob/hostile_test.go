@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/internal/require"
 )
 
 const secret = "the host's own secret"
@@ -107,9 +108,7 @@ func TestPackHostileFolder(t *testing.T) {
 			h.t.Cleanup(func() { _ = l.Close() })
 		}, want: []string{"own"}, skip: "socket"},
 		{name: "device", lay: func(h *host) {
-			if err := syscall.Mknod(h.path("out"), syscall.S_IFCHR|0o666, 1<<8|5); err != nil {
-				h.t.Skipf("making a device needs root: %v", err)
-			}
+			require.Met(h.t, syscall.Mknod(h.path("out"), syscall.S_IFCHR|0o666, 1<<8|5), "root, to make a device")
 		}, want: []string{"own"}, skip: "device"},
 		{name: "staging folder", lay: func(h *host) { write(h.t, h.job, stagingDir+"/x", "x") }, want: []string{"own"}},
 		{name: "backslash", lay: func(h *host) { write(h.t, h.job, `..\loot`, "x") }, err: offpeak.ErrInvalid},

@@ -301,7 +301,7 @@ func (v *verified) Read(p []byte) (int, error) {
 	n, err := v.f.Read(p)
 	v.sum.Write(p[:n])
 	switch {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		if got := sumOf(v.sum); got != v.want {
 			return n, fmt.Errorf("read blob %s: stored bytes have hash %s: %w", v.want, got, offpeak.ErrHashMismatch)
 		}

@@ -13,7 +13,7 @@ import (
 	"offpeak"
 )
 
-// ErrChanged: a file changed while it was packed or sent. Pack again.
+// ErrChanged says that a file changed while it was packed or sent. Pack again.
 var ErrChanged = errors.New("changed while it was read")
 
 // ChangedError names the file that changed.

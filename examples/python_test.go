@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"offpeak/internal/require"
 )
 
 // python is named absolutely: only Debian's interpreter sees Debian's packages.
@@ -102,15 +104,7 @@ func TestPythonJobs(t *testing.T) {
 // everything must be there.
 func requirePython(t *testing.T, module, debian string) {
 	t.Helper()
-	out, err := exec.Command(python, "-c", "import "+module).CombinedOutput()
-	if err == nil {
-		return
-	}
-	say := t.Skipf
-	if os.Getenv("OFFPEAK_TEST_REQUIRE") == "all" {
-		say = t.Fatalf
-	}
-	say("%s can't import %s (apt-get install %s): %v\n%s", python, module, debian, err, out)
+	require.Met(t, exec.Command(python, "-c", "import "+module).Run(), python+" with "+module+" (apt-get install "+debian+")")
 }
 
 // folder makes a job's folder with its input.

@@ -242,6 +242,6 @@ func (h *Hub) unclaimed(ctx context.Context, batch []attempt, err error) {
 	}
 	h.mu.Unlock()
 	for _, a := range batch {
-		h.peers.changed(a.claim.Node, 0)
+		h.peers.changed(a.claim.Node, 0, true)
 	}
 }

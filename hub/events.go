@@ -86,17 +86,29 @@ func (h *Hub) startTail(ctx context.Context) error {
 	return nil
 }
 
+// settleEvents is how long the tail waits after a verb rang, so that a busy hub
+// reads the events of many commits at once.
+const settleEvents = 5 * time.Millisecond
+
 // tailEvents reads new events as verbs ring, and once a second in case that
 // somebody else wrote.
 func (h *Hub) tailEvents(ctx context.Context) error {
 	const page = 1000
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
+	settle := time.NewTimer(0)
+	<-settle.C
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-h.tail.wake:
+			settle.Reset(settleEvents)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-settle.C:
+			}
 		case <-ticker.C:
 		}
 		for full := true; full && ctx.Err() == nil; {

@@ -172,7 +172,7 @@ func (g *grid) joinWith(name string, cpu int64) *agent {
 		Name: name, Key: public, Proof: ed25519.Sign(key, wire.EnrolMessage(join.ID)),
 		Inventory: offpeak.Inventory{
 			Hostname: name, OS: "linux", Arch: "amd64", CPU: cpu, Memory: 8 * offpeak.GiB, Disk: 64 * offpeak.GiB,
-			Drivers: []string{"process", "wasm"},
+			Drivers: []string{"process", "wasm"}, Shared: []string{"process", "wasm"},
 		},
 	}, "test")
 	must(g.t, err)

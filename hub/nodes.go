@@ -146,7 +146,7 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 	h.metrics.reports.WithLabelValues(in.Kind).Inc()
 	// Followers are woken for the bytes before the end is seen: both are there.
 	h.bells.ring(string(in.Lease))
-	h.apply(c)
+	h.applyFrom(node, c)
 	return c, nil
 }
 
@@ -213,7 +213,7 @@ func (h *Hub) reread(ctx context.Context, node offpeak.NodeID, revision int64) {
 	if err := h.reload(ctx, node); err != nil {
 		h.distrust(node)
 	}
-	h.peers.changed(node, revision)
+	h.peers.changed(node, revision, true)
 	h.tail.ring()
 	h.wake()
 }
@@ -229,7 +229,7 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 	}
 	h.changedNode(node, func(f *placement.Fleet) { f.SetIntent(node, n.Intent) })
 	h.apply(changes...)
-	h.peers.changed(node, n.Revision)
+	h.peers.changed(node, n.Revision, true)
 	return n, nil
 }
 

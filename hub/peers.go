@@ -76,9 +76,9 @@ func (p *peers) all(visit func(*peer)) {
 	}
 }
 
-// changed says that what a node should hold may have changed and wakes those
-// who watch it. revision 0 is not known.
-func (p *peers) changed(id offpeak.NodeID, revision int64) {
+// changed says that what a node should hold may have changed, and tells those
+// who watch it if it can't know. revision 0 is not known.
+func (p *peers) changed(id offpeak.NodeID, revision int64, tell bool) {
 	p.mu.RLock()
 	e := p.byID[id]
 	p.mu.RUnlock()
@@ -88,7 +88,9 @@ func (p *peers) changed(id offpeak.NodeID, revision int64) {
 	e.mu.Lock()
 	e.revision = max(e.revision, revision)
 	e.settled = false
-	e.tellLocked()
+	if tell {
+		e.tellLocked()
+	}
 	e.mu.Unlock()
 }
 

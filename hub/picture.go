@@ -16,7 +16,11 @@ import (
 // nodes, matching, and who follows jobs and events. Changes may arrive in
 // another order than they were committed in; what each step may conclude is
 // limited accordingly.
-func (h *Hub) apply(changes ...store.Change) {
+func (h *Hub) apply(changes ...store.Change) { h.applyFrom("", changes...) }
+
+// applyFrom is apply for changes that a node's own report made: it knows what
+// it said, so its stream is not rung for that.
+func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 	if len(changes) == 0 {
 		return
 	}
@@ -28,7 +32,7 @@ func (h *Hub) apply(changes ...store.Change) {
 	h.mu.Unlock()
 	for i := range changes {
 		if c := &changes[i]; c.Node != "" {
-			h.peers.changed(c.Node, c.Revision)
+			h.peers.changed(c.Node, c.Revision, c.Node != reporter)
 		}
 		if id := changes[i].Job.ID; id != "" {
 			h.bells.ring(string(id))

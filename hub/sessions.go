@@ -76,6 +76,7 @@ func checkInventory(inv *offpeak.Inventory) error {
 	within("inventory.disk_bytes", int64(inv.Disk), int64(offpeak.MaxBytes))
 	within("inventory.devices", int64(len(inv.Devices)), 64)
 	within("inventory.drivers", int64(len(inv.Drivers)), 64)
+	within("inventory.shared_drivers", int64(len(inv.Shared)), 64)
 	within("inventory.labels", int64(len(inv.Labels)), 64)
 	seen := make(map[offpeak.DeviceID]bool, len(inv.Devices))
 	for i, d := range inv.Devices {

@@ -62,7 +62,7 @@ func (f *Fleet) Explain(job Job, limit int) Explanation {
 			out.Fits++
 			p := f.score(&a, n)
 			s.key = f.key(&a, n)
-			s.Score = s.key.score
+			s.Score = s.score
 			s.Parts = map[string]float64{"vram": p.vram, "cpu": p.cpu, "memory": p.memory, "spare_gpu": p.spareGPU}
 		} else {
 			s.gap = a.gap(n, s.Reason)

@@ -103,7 +103,7 @@ func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 		Node: in.ID, Account: in.Account, Price: in.Ask,
 		Capacity: in.Capacity, Devices: capacityDevices(in),
 		OS: inv.OS, Arch: inv.Arch, Region: inv.Region,
-		Drivers: inv.Drivers, Labels: inv.Labels,
+		Drivers: inv.Drivers, Shared: inv.Shared, Labels: inv.Labels,
 	}
 	n.recount()
 }

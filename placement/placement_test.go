@@ -18,7 +18,7 @@ func machine(id string, cpu int64, memory offpeak.Bytes, cards ...offpeak.Bytes)
 	n := offpeak.Node{
 		ID: offpeak.NodeID(id), Name: id, Account: "acct_o",
 		Liveness: offpeak.NodeOnline, Intent: offpeak.NodeOpen, Availability: offpeak.NodeAvailable,
-		Inventory: offpeak.Inventory{OS: "linux", Arch: "amd64", Drivers: []string{"process", "wasm"}},
+		Inventory: offpeak.Inventory{OS: "linux", Arch: "amd64", Drivers: []string{"process", "wasm"}, Shared: []string{"process", "wasm"}},
 		Capacity:  offpeak.Resources{CPU: cpu, Memory: memory, Disk: 100 * gib},
 	}
 	for i, v := range cards {
@@ -313,6 +313,31 @@ func BenchmarkBest(b *testing.B) {
 					f.Best(job(r))
 				}
 			})
+		}
+	}
+}
+
+// A node takes strangers' jobs only for the drivers that it shares.
+func TestStrangersGetWhatIsShared(t *testing.T) {
+	n := machine("n", 8000, 32*gib)
+	n.Inventory.Shared = []string{"wasm"}
+	f := fleetOf(n)
+	for _, c := range []struct {
+		account offpeak.AccountID
+		driver  string
+		want    offpeak.FitCode
+	}{
+		{"acct_o", "process", offpeak.FitOK},
+		{"acct_s", "wasm", offpeak.FitOK},
+		{"acct_s", "process", offpeak.FitStranger},
+	} {
+		j := job(asks(1000, gib))
+		j.Account, j.Driver = c.account, c.driver
+		if got := f.Explain(j, 1).Nodes[0].Reason.Code; got != c.want {
+			t.Errorf("%s's %s job: %q, want %q", c.account, c.driver, got, c.want)
+		}
+		if _, ok := f.Best(j); ok != (c.want == offpeak.FitOK) {
+			t.Errorf("%s's %s job: placed %v", c.account, c.driver, ok)
 		}
 	}
 }

@@ -395,7 +395,8 @@ type Accounts interface {
 	// AddMember stores a member and the token that lets them in.
 	AddMember(ctx context.Context, op Op, m offpeak.Member, t offpeak.Token) (offpeak.Member, error)
 	Members(ctx context.Context, account offpeak.AccountID) ([]offpeak.Member, error)
-	// RemoveMember removes a member and revokes their tokens.
+	// RemoveMember removes a member and revokes their tokens. ErrConflict: they
+	// are the last admin of all, and nobody could let another in.
 	RemoveMember(ctx context.Context, op Op, account offpeak.AccountID, m offpeak.MemberID) error
 	CreateToken(ctx context.Context, op Op, t offpeak.Token) (offpeak.Token, error)
 	// Token looks a token up for authentication: whether it is good is for the

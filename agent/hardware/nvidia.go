@@ -115,7 +115,7 @@ func parseNVIDIA(out []byte) ([]offpeak.Device, []string) {
 	seen := map[offpeak.DeviceID]bool{}
 	for {
 		row, err := r.Read()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return devices, warnings
 		}
 		if err != nil {

@@ -261,7 +261,7 @@ func (cg *cgroups) limit(l Limits) error {
 	if dir, ok := cg.has["memory"]; ok && l.Memory != cg.set.Memory {
 		if dir == cg.v2 {
 			errs = append(errs, put(dir, "memory.max", orMax(int64(l.Memory), "max")))
-			put(dir, "memory.swap.max", "0")
+			_ = put(dir, "memory.swap.max", "0")
 		} else {
 			errs = append(errs, limitV1Memory(dir, l.Memory))
 		}
@@ -298,15 +298,15 @@ func limitV1Memory(dir string, limit offpeak.Bytes) error {
 	const mem, sum = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
 	value := orMax(int64(limit), "-1")
 	if put(dir, mem, value) == nil {
-		put(dir, sum, value)
+		_ = put(dir, sum, value)
 		return put(dir, mem, value)
 	}
-	put(dir, sum, value)
+	_ = put(dir, sum, value)
 	if err := put(dir, mem, value); err == nil {
 		return nil
 	}
 	// What a former job left in the page cache stands in the way.
-	put(dir, "memory.force_empty", "0")
+	_ = put(dir, "memory.force_empty", "0")
 	return put(dir, mem, value)
 }
 
@@ -361,7 +361,7 @@ func (cg *cgroups) close() {
 // leaveV1 takes the calling thread out of the v1 groups again.
 func (cg *cgroups) leaveV1() {
 	for _, dir := range cg.v1 {
-		put(filepath.Dir(dir), "tasks", "0")
+		_ = put(filepath.Dir(dir), "tasks", "0")
 	}
 }
 

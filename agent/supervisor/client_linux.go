@@ -82,8 +82,8 @@ func spawn(ctx context.Context, o Options, namespaced bool) (*Handle, error) {
 	listener.Close()
 	h, err := Adopt(ctx, o.Dir)
 	if err != nil {
-		cmd.Process.Kill()
-		cmd.Wait()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 		return nil, err
 	}
 	h.reap(cmd)
@@ -241,7 +241,7 @@ func (h *Handle) write(ctx context.Context, data []byte) error {
 	if !ok {
 		deadline = time.Now().Add(10 * time.Second)
 	}
-	h.conn.SetWriteDeadline(deadline)
+	_ = h.conn.SetWriteDeadline(deadline)
 	n, err := h.conn.Write(data)
 	if err != nil && n > 0 {
 		// A cut request would garble the next.
@@ -319,14 +319,14 @@ func (h *Handle) reap(cmd *exec.Cmd) {
 		closed := h.closed
 		h.mu.Unlock()
 		if closed {
-			cmd.Process.Release()
+			_ = cmd.Process.Release()
 			return
 		}
 		// Its end of the connection is closed by its death or as its last act;
 		// should it hang between the two, its job is dead all the same.
-		kill := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
+		kill := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
 		defer kill.Stop()
-		cmd.Wait()
+		_ = cmd.Wait()
 	}()
 }
 
@@ -360,7 +360,7 @@ func (h *Handle) End(ctx context.Context) error {
 	cmd := h.cmd
 	h.mu.Unlock()
 	if err != nil && cmd != nil {
-		cmd.Process.Kill()
+		_ = cmd.Process.Kill()
 	}
 	if err != nil && cmd == nil && h.Alive() {
 		return fmt.Errorf("end supervisor: %w", err)

@@ -69,5 +69,3 @@ func (a *alarm) set(d time.Duration) error {
 	}
 	return serr
 }
-
-func (a *alarm) close() { a.file.Close() }

@@ -119,7 +119,7 @@ func (c *conn) close() {
 
 // flush waits, with a bound, until everything queued is written.
 func (c *conn) flush(most time.Duration) {
-	c.net.SetWriteDeadline(time.Now().Add(most))
+	_ = c.net.SetWriteDeadline(time.Now().Add(most))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !c.closed && (c.writing || len(c.replies) > 0 || c.push != nil) {

@@ -190,10 +190,10 @@ func Remove(dir string) error {
 			continue
 		}
 		if c == "" {
-			put(group, "cgroup.freeze", "0")
-			put(group, "cgroup.kill", "1")
+			_ = put(group, "cgroup.freeze", "0")
+			_ = put(group, "cgroup.kill", "1")
 		} else {
-			killAll(func() []proc {
+			_ = killAll(func() []proc {
 				var out []proc
 				for _, pid := range members(group) {
 					if p, ok := readProc(pid); ok && pid != os.Getpid() {
@@ -218,7 +218,7 @@ func removeGroup(dir string) error {
 		if err = os.Remove(dir); err == nil || os.IsNotExist(err) {
 			return nil
 		}
-		unix.Nanosleep(&unix.Timespec{Nsec: 5e6}, nil)
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: 5e6}, nil)
 	}
 	return err
 }

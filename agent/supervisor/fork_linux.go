@@ -11,7 +11,7 @@ import (
 // dropAmbient takes back the capabilities with which an unprivileged agent let
 // this process mount its /proc, so that no job inherits them.
 func dropAmbient() {
-	syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
+	_, _, _ = syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
 }
 
 // startForker starts the thread that forks jobs, a member of the v1 groups.

@@ -130,7 +130,7 @@ func launch(start Start, f *fence, fork func(func()), bufs *[2][]byte, null *os.
 	if j.report != nil {
 		opened[len(opened)-1].Close()
 	}
-	os.WriteFile("/proc/"+strconv.Itoa(j.main)+"/oom_score_adj", []byte(oomScore), 0)
+	_ = os.WriteFile("/proc/"+strconv.Itoa(j.main)+"/oom_score_adj", []byte(oomScore), 0)
 	go j.wait()
 	go j.pump()
 	return j, nil
@@ -221,7 +221,7 @@ func (j *job) term() {
 	j.reap.Lock()
 	defer j.reap.Unlock()
 	if j.main != 0 && !j.start.Command.NoSignal {
-		unix.Kill(-j.main, unix.SIGTERM)
+		_ = unix.Kill(-j.main, unix.SIGTERM)
 	}
 }
 
@@ -242,7 +242,7 @@ func (j *job) pump() {
 // stopDraining bounds how much longer the streams read.
 func (j *job) stopDraining() {
 	for _, p := range j.pipes {
-		p.SetReadDeadline(time.Now().Add(drainBound))
+		_ = p.SetReadDeadline(time.Now().Add(drainBound))
 	}
 }
 
@@ -264,23 +264,23 @@ func folderSize(dir string, stop *atomic.Bool) offpeak.Bytes {
 	var sum int64
 	entries := 0
 	seen := map[[2]uint64]bool{}
-	filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if entries++; entries > maxEntries || stop.Load() {
 			return filepath.SkipAll
 		}
 		if err != nil {
-			return nil // it went away, or it is closed to us
+			return nil //nolint:nilerr // it went away, or it is closed to us
 		}
 		info, err := d.Info()
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // it went away
 		}
 		st, ok := info.Sys().(*syscall.Stat_t)
 		if !ok {
 			return nil
 		}
 		if st.Nlink > 1 && !d.IsDir() {
-			key := [2]uint64{uint64(st.Dev), st.Ino}
+			key := [2]uint64{uint64(st.Dev), st.Ino} //nolint:unconvert // 32 bits wide on some machines
 			if seen[key] {
 				return nil
 			}
@@ -327,7 +327,7 @@ func (j *job) readReport() (driver.StartError, bool) {
 		return driver.StartError{}, false
 	}
 	defer j.report.Close()
-	j.report.SetReadDeadline(time.Now().Add(drainBound))
+	_ = j.report.SetReadDeadline(time.Now().Add(drainBound))
 	data, err := io.ReadAll(io.LimitReader(j.report, maxReport))
 	var r driver.StartError
 	if err != nil || json.Unmarshal(data, &r) != nil || r.Reason == "" {

@@ -1,6 +1,7 @@
 package supervisor_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/supervisor"
+	"offpeak/internal/require"
 )
 
 func TestTimeLimit(t *testing.T) {
@@ -42,7 +44,7 @@ func TestLimits(t *testing.T) {
 	t.Parallel()
 	h := spawn(t, "")
 	if !do(t, h, ask).Limited {
-		t.Skip("no writable cgroups here")
+		require.Met(t, errors.ErrUnsupported, "writable cgroups")
 	}
 	limits := supervisor.Limits{CPU: 1000, Memory: 64 * offpeak.MiB, Processes: 20}
 	t.Run("memory", func(t *testing.T) {

@@ -127,7 +127,7 @@ func (s *stream) finish() {
 	if s.lostErr != nil {
 		// The disk may have room again by now.
 		mark := fmt.Sprintf("\n[offpeak: the log ends here, %d bytes lost: %v]\n", s.lost+s.left, s.lostErr)
-		s.put([]byte(mark))
+		_, _ = s.put([]byte(mark))
 	} else if s.left > 0 {
 		out := s.left - int64(len(s.ring))
 		if out > 0 {

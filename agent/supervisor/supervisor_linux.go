@@ -250,7 +250,7 @@ func (s *server) rearm() {
 	case len(s.conns) == 0:
 		within(time.Duration(s.aloneAt-t.Boot) + s.lonely())
 	}
-	s.alarm.set(wait)
+	_ = s.alarm.set(wait)
 }
 
 func (s *server) lonely() time.Duration {
@@ -287,13 +287,13 @@ func (s *server) tick() {
 	}
 	switch a, _ := j.watch.due(t); a {
 	case actFreeze:
-		s.freeze(true)
+		_ = s.freeze(true)
 	case actLost:
 		s.end(offpeak.EndNodeLost, "no word from a hub for the lease's timeout, and frozen for as long as the job allows")
 	case actGone:
 		s.end(j.watch.noticed, "killed at the end of the grace")
 	case actLimit:
-		s.notice(Notice{Reason: offpeak.EndTimeLimit})
+		_ = s.notice(Notice{Reason: offpeak.EndTimeLimit})
 	}
 }
 
@@ -546,7 +546,7 @@ func (s *server) treeGone() {
 	j.stop.Store(true)
 	if j.watch.frozen() && s.cg.v2 != "" {
 		// The group serves the next job.
-		s.fence.freeze(false)
+		_ = s.fence.freeze(false)
 	}
 	j.stopDraining()
 	<-j.drained

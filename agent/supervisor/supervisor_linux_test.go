@@ -17,6 +17,7 @@ import (
 	"offpeak"
 	"offpeak/agent/driver"
 	"offpeak/agent/supervisor"
+	"offpeak/internal/require"
 )
 
 // The test binary is its own supervisor.
@@ -188,11 +189,11 @@ func mark(t testing.TB, s *supervisor.Start) string {
 
 func TestEveryFenceKillsTheWholeTree(t *testing.T) {
 	for _, fence := range fences(t) {
+		if fence == supervisor.FenceProcessGroup {
+			continue // it does not hold those who leave it
+		}
 		for _, how := range []string{"kill", "notice", "exit", "quit"} {
 			t.Run(fence+"/"+how, func(t *testing.T) {
-				if fence == supervisor.FenceProcessGroup {
-					t.Skip("the process group does not hold those who leave it")
-				}
 				t.Parallel()
 				h := spawn(t, fence)
 				text := escapees + "sleep 1005"
@@ -580,7 +581,7 @@ func TestSignalsFromTheJobDoNotReachTheSupervisor(t *testing.T) {
 	t.Parallel()
 	h := spawn(t, "")
 	if !slices.Contains(fences(t), supervisor.FencePIDNamespace) {
-		t.Skip("no PID namespaces")
+		require.Met(t, errors.ErrUnsupported, "PID namespaces")
 	}
 	s := script(t, `for s in HUP INT QUIT TERM USR1 USR2 ALRM PIPE KILL STOP; do kill -$s 1; done; echo "pid $$"`)
 	start(t, h, s)

@@ -91,7 +91,7 @@ func stopAll(list func() []proc) error {
 		for _, p := range list() {
 			if p.state != 'T' && p.state != 't' {
 				moving++
-				p.signal(unix.SIGSTOP)
+				_ = p.signal(unix.SIGSTOP)
 			}
 		}
 		if moving == 0 {
@@ -105,7 +105,7 @@ func stopAll(list func() []proc) error {
 func killAll(list func() []proc) error {
 	err := stopAll(list)
 	for _, p := range list() {
-		p.signal(unix.SIGKILL)
+		_ = p.signal(unix.SIGKILL)
 	}
 	return err
 }
@@ -113,7 +113,7 @@ func killAll(list func() []proc) error {
 // signalAll signals what list finds now.
 func signalAll(list func() []proc, sig unix.Signal) {
 	for _, p := range list() {
-		p.signal(sig)
+		_ = p.signal(sig)
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build !race
+
 package api
 
 import (
@@ -62,7 +64,7 @@ func (s *sink) SetReadDeadline(time.Time) error { return nil }
 
 func beatRequest(token string, incarnation offpeak.Incarnation, seq int) *http.Request {
 	body, _ := json.Marshal(wire.Heartbeat{Incarnation: incarnation, Seq: int64(seq), Availability: offpeak.NodeAvailable, SinceAck: offpeak.Duration(5 * time.Second)})
-	r, _ := http.NewRequestWithContext(context.Background(), "POST", "/v1/node/heartbeat", bytes.NewReader(body))
+	r, _ := http.NewRequestWithContext(context.Background(), http.MethodPost, "/v1/node/heartbeat", bytes.NewReader(body))
 	r.RequestURI = "/v1/node/heartbeat"
 	r.RemoteAddr = "127.0.0.1:9"
 	r.Header.Set("Authorization", "Bearer "+token)
@@ -105,9 +107,6 @@ func BenchmarkHeartbeat(b *testing.B) {
 
 // An idle node's stream costs little more than a bare handler that holds it.
 func TestStreamCost(t *testing.T) {
-	if testing.Short() || raceEnabled {
-		t.Skip("counts bytes, which the race detector changes")
-	}
 	const n = 400
 	g := newGrid(t, Options{})
 	node := g.enrol(g.admin, "n1")

@@ -77,7 +77,7 @@ func (a *api) gate(rt *route, next handler) http.Handler {
 			if v == nil {
 				return
 			}
-			if v == http.ErrAbortHandler {
+			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(v)
 			}
 			a.log.Error("handler panicked", "route", rt.path, "panic", v, "stack", string(debug.Stack()))

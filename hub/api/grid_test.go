@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	crand "crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -79,7 +80,7 @@ func newGrid(t testing.TB, opts Options) *grid {
 		}
 		cancel()
 		for range 2 {
-			if err := <-ended; err != nil && err != http.ErrServerClosed {
+			if err := <-ended; err != nil && !errors.Is(err, http.ErrServerClosed) {
 				t.Errorf("ended: %v", err)
 			}
 		}
@@ -142,7 +143,7 @@ type agent struct {
 }
 
 func inventory() offpeak.Inventory {
-	return offpeak.Inventory{Hostname: "test", OS: "linux", Arch: "amd64", CPU: 4000, Memory: 8 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process", "wasm"}, Version: "test"}
+	return offpeak.Inventory{Hostname: "test", OS: "linux", Arch: "amd64", CPU: 4000, Memory: 8 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process", "wasm"}, Shared: []string{"process", "wasm"}, Version: "test"}
 }
 
 // enrol makes a node of the account of by, with a session.

@@ -45,7 +45,7 @@ func (g *grid) raw(method, path, token string, header http.Header, body io.Reade
 		if err := json.Unmarshal(data, &p); err != nil || p.Status != resp.StatusCode {
 			g.t.Errorf("%s %s: %d with %s: %v", method, path, resp.StatusCode, data, err)
 		}
-		if (resp.StatusCode == 429 || resp.StatusCode == 503) && resp.Header.Get("Retry-After") == "" {
+		if (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable) && resp.Header.Get("Retry-After") == "" {
 			g.t.Errorf("%s %s: %d without Retry-After", method, path, resp.StatusCode)
 		}
 	}
@@ -136,7 +136,7 @@ func TestBounds(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.status == 431 { // net/http answers this itself, in plain text
 				resp, err := http.Get(g.url + tc.path)
-				if err != nil || resp.StatusCode != 431 {
+				if err != nil || resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 					t.Errorf("%v, %v", resp, err)
 				}
 				return

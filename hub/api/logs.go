@@ -192,7 +192,7 @@ func (a *api) ended(ctx context.Context, err error) error {
 	case a.opts.Streams.Err() != nil && ctx.Err() != nil:
 		return errClosing
 	case ctx.Err() != nil:
-		return nil
+		return nil //nolint:nilerr // nobody is there to be told
 	}
 	return err
 }

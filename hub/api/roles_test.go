@@ -88,7 +88,7 @@ func TestRolesMatrix(t *testing.T) {
 				want = "403"
 			}
 			got := "admitted"
-			if resp.StatusCode == 401 || resp.StatusCode == 403 {
+			if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
 				got = resp.Status[:3]
 			}
 			// A session's route is public, and what it is sent here is signed by nobody.
@@ -98,7 +98,7 @@ func TestRolesMatrix(t *testing.T) {
 			if got != want {
 				t.Errorf("%s as %q: %s (%s), want %s", name, role, got, resp.Status, want)
 			}
-			if resp.StatusCode >= 500 && resp.StatusCode != 503 {
+			if resp.StatusCode >= 500 && resp.StatusCode != http.StatusServiceUnavailable {
 				t.Errorf("%s as %q: %s", name, role, resp.Status)
 			}
 			if resp.Header.Get("X-Content-Type-Options") != "nosniff" || resp.Header.Get("Cache-Control") != "no-store" {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -25,6 +24,8 @@ const (
 	killShare, killStored, lateShare = 0.4, 2, 0.8
 	// wanted is the accuracy that the trained model must have.
 	wanted = 0.95
+	// tellEvery is how often the training's progress is shown.
+	tellEvery = 2 * time.Second
 	// silence is how long nothing at all may happen. A node that runs a module
 	// for the first time compiles it, which takes a while on a slow machine.
 	silence = 45 * time.Second
@@ -188,17 +189,19 @@ func (s *story) submit(ctx context.Context, f *followers, name string, steps, re
 func (s *story) watch(ctx context.Context, job offpeak.JobID, event func(offpeak.Event), spoke func(offpeak.Attempt, said) error) error {
 	quiet := time.NewTimer(silence)
 	defer quiet.Stop()
-	succeeded, spoken := false, false
-	for !succeeded || !spoken {
+	var succeeded *offpeak.Event // told last, after all that the job said
+	for spoken := false; succeeded == nil || !spoken; {
 		select {
 		case e := <-s.events:
 			if e.Job != "" && e.Job != job {
 				continue
 			}
+			if e.Type == "job.succeeded" {
+				succeeded = &e
+				continue
+			}
 			event(e)
 			switch e.Type {
-			case "job.succeeded":
-				succeeded = true
 			case "job.failed", "job.cancelled":
 				return s.explain(ctx, job)
 			}
@@ -217,6 +220,7 @@ func (s *story) watch(ctx context.Context, job offpeak.JobID, event func(offpeak
 		}
 		quiet.Reset(silence)
 	}
+	event(*succeeded)
 	return nil
 }
 
@@ -266,11 +270,9 @@ func (s *story) trained(e offpeak.Event) {
 		s.ran[e.Attempt] = s.nodes[e.Node]
 	case "checkpoint.stored":
 		s.stored++
-		var data struct {
-			Name string `json:"name"`
+		if s.stored == 1 {
+			s.out.line(faint, "hub", "stores the first checkpoint; it keeps the newest two")
 		}
-		_ = json.Unmarshal(e.Data, &data) // without a name there is less to tell
-		s.out.line(faint, "hub", "stored checkpoint %s", data.Name)
 	}
 }
 
@@ -285,7 +287,7 @@ func (s *story) progress(ctx context.Context, a offpeak.Attempt, said said) erro
 	case said.accuracy > 0:
 		s.out.line(bold, node, "test accuracy %.4f", said.accuracy)
 	case said.step > 0:
-		if time.Since(s.told) >= time.Second || said.step == said.of {
+		if time.Since(s.told) >= tellEvery || said.step == said.of {
 			s.told = time.Now()
 			s.out.line(plain, node, "step %*d of %d  loss %.4f", len(fmt.Sprint(said.of)), said.step, said.of, said.loss)
 		}
@@ -317,6 +319,6 @@ func (s *story) strike(ctx context.Context, node string) error {
 		return fmt.Errorf("the hub holds no checkpoint of %s", s.job)
 	}
 	s.kept = slices.MaxFunc(list.Items, func(a, b offpeak.Checkpoint) int { return int(a.ID - b.ID) })
-	s.out.line(plain, "hub", "holds checkpoint %s; that is where the job must go on", s.kept.Name)
+	s.out.line(plain, "hub", "stored %d checkpoints so far; the job must go on from the newest, %s", s.stored, s.kept.Name)
 	return nil
 }

@@ -13,11 +13,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -91,7 +93,7 @@ func (g *Grid) StartHub() {
 	g.t.Helper()
 	args := append([]string{"hub", "--listen", g.Addr, "--data", g.HubDir(),
 		"--heartbeat", g.Timers.Heartbeat.String(), "--timeout", g.Timers.Timeout.String(),
-		"--offer", g.Timers.Offer.String(), "--tick", g.Timers.Tick.String(), "--log-format", "text"}, g.hubArgs...)
+		"--offer", g.Timers.Offer.String(), "--tick", g.Timers.Tick.String(), "--log-format", "text", "--trace-verbs", g.traceFile()}, g.hubArgs...)
 	cmd := g.command("hub.log", args...)
 	if err := cmd.Start(); err != nil {
 		g.t.Fatalf("start hub: %v", err)
@@ -112,6 +114,8 @@ func (g *Grid) StartHub() {
 		g.login()
 	}
 }
+
+func (g *Grid) traceFile() string { return filepath.Join(g.Dir, "verbs") }
 
 // HubPID is the hub's process.
 func (g *Grid) HubPID() int { return g.hub.Process.Pid }
@@ -199,6 +203,15 @@ func (g *Grid) StartAgent(name, hub string, args ...string) *Agent {
 		return fmt.Errorf("not among %d nodes", len(nodes.Items))
 	})
 	return a
+}
+
+// Agents are the grid's agents, by name.
+func (g *Grid) Agents() []*Agent {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := slices.Collect(maps.Values(g.agents))
+	slices.SortFunc(out, func(a, b *Agent) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }
 
 // Start starts the agent's process, also after it was killed.

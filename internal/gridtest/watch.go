@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"offpeak"
+	"offpeak/internal/inflight"
 )
 
 // NewOp makes an operation id.
@@ -165,7 +166,7 @@ func CPUOf(pid int) time.Duration {
 	return time.Duration(total)
 }
 
-// Inflight counts what the hub was inside of when it was killed.
+// Inflight counts kills of the hub by the verb that they fell inside of.
 type Inflight map[string]int
 
 // Add adds another kill's counts.
@@ -180,7 +181,18 @@ func (f *Inflight) Add(other Inflight) {
 
 // KillHubAfter kills the hub after a while and says what it was inside of.
 func (g *Grid) KillHubAfter(d time.Duration) Inflight {
+	g.t.Helper()
 	time.Sleep(d)
 	g.KillHub()
-	return Inflight{}
+	in, err := inflight.Read(g.traceFile())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	out := Inflight{}
+	for verb, n := range in {
+		if n > 0 {
+			out[verb]++
+		}
+	}
+	return out
 }

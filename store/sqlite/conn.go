@@ -39,7 +39,7 @@ func (c *conn) prepared(query string) (*sql.Stmt, error) {
 }
 
 func (c *conn) Exec(query string, args ...any) (int64, error) {
-	s, err := c.prepared(query)
+	s, err := c.prepared(query) //nolint:sqlclosecheck // kept until the connection closes
 	if err != nil {
 		return 0, err
 	}
@@ -51,11 +51,11 @@ func (c *conn) Exec(query string, args ...any) (int64, error) {
 }
 
 func (c *conn) Query(query string, args ...any) (sqlstore.Rows, error) {
-	s, err := c.prepared(query)
+	s, err := c.prepared(query) //nolint:sqlclosecheck // kept until the connection closes
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.QueryContext(context.Background(), args...)
+	r, err := s.QueryContext(context.Background(), args...) //nolint:rowserrcheck // the caller asks the rows it is given
 	if err != nil {
 		return nil, classify(err)
 	}

@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -150,6 +151,15 @@ func TestRestore(t *testing.T) {
 	if err := s.Backup(ctx, copied); err != nil {
 		t.Fatal(err)
 	}
+	for range 5 { // each raises the node's revision beyond what the backup has
+		if err := g.cycle(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen, err := s.Node(ctx, "", nodeID)
+	if err != nil {
+		t.Fatal(err)
+	}
 	lost, err := g.submit()
 	if err != nil {
 		t.Fatal(err)
@@ -176,6 +186,9 @@ func TestRestore(t *testing.T) {
 	}
 	if _, err := s.Job(ctx, "", lost.ID); !errors.Is(err, offpeak.ErrNotFound) {
 		t.Errorf("Job from after the backup = %v, want not found", err)
+	}
+	if n, err := s.Node(ctx, "", nodeID); err != nil || n.Revision <= seen.Revision {
+		t.Errorf("the node's revision is %d, %v: its agent has followed %d and would ignore it", n.Revision, err, seen.Revision)
 	}
 	ev, err := s.Events(ctx, "", last, 10)
 	if err != nil || len(ev) != 1 || ev[0].Type != "hub.restored" || ev[0].Cursor <= last {
@@ -292,3 +305,42 @@ func TestStartWithManyJobs(t *testing.T) {
 }
 
 var _ store.Store = (*sqlite.Store)(nil)
+
+// A hub was killed in the middle of a checkpoint: the first page says the new
+// length, the last pages are still in the log only.
+func TestKilledInACheckpoint(t *testing.T) {
+	path := made(t)
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, path, sqlite.Options{})
+	g := &grid{Store: s}
+	g.n.Store(1_000_000) // ids that made did not use
+	fill(t, g, 300)
+	last, err := g.submit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	crash := filepath.Join(t.TempDir(), "store.db")
+	for _, end := range []string{"", "-wal"} {
+		data, err := os.ReadFile(path + end)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end == "" {
+			data = data[:before.Size()]
+			binary.BigEndian.PutUint32(data[28:], uint32(before.Size()/4096)+40)
+		}
+		if err := os.WriteFile(crash+end, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := open(t, crash, sqlite.Options{})
+	if _, err := again.Job(t.Context(), account, last.ID); err != nil {
+		t.Errorf("the last acknowledged job: %v", err)
+	}
+	if found, err := again.Check(t.Context()); err != nil || len(found) > 0 {
+		t.Errorf("Check = %v, %v", found, err)
+	}
+}

@@ -133,6 +133,8 @@ func renew(ctx context.Context, part string, now time.Time) error {
 		args  []any
 	}{
 		{`UPDATE sqlite_sequence SET seq = seq + ?1`, []any{int64(restoreStep)}},
+		// An agent ignores a word that is older than one it has followed.
+		{`UPDATE nodes SET revision = revision + ?1`, []any{int64(restoreStep)}},
 		{`INSERT INTO meta (key, value) VALUES ('generation', '1') ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT)`, nil},
 		{`INSERT INTO events (at, type, account, job, attempt, lease, node, reason, data) VALUES (?1, 'hub.restored', '', '', 0, '', '', '', '')`, []any{now.UnixMicro()}},
 		{`INSERT INTO audit (at, account, member, token, node, address, verb, object, outcome) VALUES (?1, '', '', '', '', 'restore', 'hub.restore', '', 'done')`, []any{now.UnixMicro()}},

@@ -186,7 +186,14 @@ func (s *Store) RemoveMember(ctx context.Context, op store.Op, account offpeak.A
 			if err := t.row(`DELETE FROM members WHERE id = $1 RETURNING account`, []any{string(id)}, &owner); err != nil {
 				return struct{}{}, err
 			}
-			_, err := t.Exec(`UPDATE tokens SET revoked_at = $1 WHERE account = $2 AND member = $3 AND revoked_at = 0`, micros(t.now), string(owner), string(id))
+			admins, err := t.exists(`SELECT 1 FROM members WHERE role = $1`, string(offpeak.RoleAdmin))
+			if err != nil {
+				return struct{}{}, err
+			}
+			if !admins {
+				return struct{}{}, fmt.Errorf("they are the grid's last admin, invite another first: %w", offpeak.ErrConflict)
+			}
+			_, err = t.Exec(`UPDATE tokens SET revoked_at = $1 WHERE account = $2 AND member = $3 AND revoked_at = 0`, micros(t.now), string(owner), string(id))
 			t.event(offpeak.Event{Type: "member.removed", Account: owner, Data: data(map[string]any{"member": id})})
 			return struct{}{}, err
 		})

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -169,7 +170,7 @@ func (t *verb) leases(where string, args ...any) ([]*lease, error) {
 // with its job; otherwise a *StaleLeaseError.
 func (s *Store) fence(t *verb, node offpeak.NodeID, id offpeak.LeaseID, attempt offpeak.Attempt) (*lease, *job, error) {
 	l, err := t.lease(id)
-	if err == offpeak.ErrNotFound {
+	if errors.Is(err, offpeak.ErrNotFound) {
 		return nil, nil, &offpeak.StaleLeaseError{Lease: id}
 	}
 	if err != nil {

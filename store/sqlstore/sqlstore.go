@@ -19,6 +19,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -293,7 +294,7 @@ func once[T any](t *verb, op store.Op, what, object string, fn func() (T, error)
 			return out, false, fmt.Errorf("read the outcome of operation %s: %w", op.ID, err)
 		}
 		return out, false, nil
-	case err != offpeak.ErrNotFound:
+	case !errors.Is(err, offpeak.ErrNotFound):
 		return out, false, err
 	}
 	if out, err = fn(); err != nil {

@@ -273,7 +273,10 @@ func queue(t *testing.T, g *grid) {
 	if change.Queued == nil || change.Queued.Job != b.ID || change.Queued.Attempt != 1 || !change.Queued.NotBefore.Equal(q[0].NotBefore) || !equal(change.Queued.Avoid, q[0].Avoid) {
 		t.Errorf("Change.Queued = %+v, want as in the queue %+v", change.Queued, q[0])
 	}
-	for range g.Queue(ctx) {
+	for _, err := range g.Queue(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		break // leaves nothing behind: the next verbs work
 	}
 	g.submit(low)

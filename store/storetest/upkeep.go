@@ -35,7 +35,7 @@ func events(t *testing.T, g *grid) {
 	var seen []int64
 	cursor := last
 	for over := false; ; {
-		ev, err := g.Store.Events(ctx, g.account, cursor, 10)
+		ev, err := g.Events(ctx, g.account, cursor, 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,11 +107,11 @@ func prune(t *testing.T, g *grid) {
 	if j := g.job(l.Job); j.State != offpeak.JobLeased {
 		t.Errorf("a live job is %s after pruning", j.State)
 	}
-	_, err = g.Store.Events(ctx, "", 0, 10)
+	_, err = g.Events(ctx, "", 0, 10)
 	refused(t, "Events after a pruned cursor", err, offpeak.ErrNotFound)
 	if now, err := g.LastEvent(ctx); err != nil || now < last {
 		t.Errorf("LastEvent = %d, %v; it was %d before pruning", now, err, last)
-	} else if ev, err := g.Store.Events(ctx, "", now, 10); err != nil || len(ev) != 0 {
+	} else if ev, err := g.Events(ctx, "", now, 10); err != nil || len(ev) != 0 {
 		t.Errorf("Events from LastEvent = %v, %v", ev, err)
 	}
 	// The operation was pruned: its id makes a new job.

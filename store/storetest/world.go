@@ -113,7 +113,7 @@ func sessions(t *testing.T, g *grid) {
 
 func hasEvent(g *grid, typ string) bool {
 	g.Helper()
-	ev, err := g.Store.Events(context.Background(), "", 0, 1000)
+	ev, err := g.Events(context.Background(), "", 0, 1000)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -296,6 +296,7 @@ func accounts(t *testing.T, g *grid) {
 	if err := g.TouchTokens(ctx, map[offpeak.TokenID]time.Time{tok.ID: g.clock.Now()}); err != nil {
 		t.Fatal(err)
 	}
+	refused(t, "RemoveMember of the last admin", g.RemoveMember(ctx, g.op(), g.account, "member_1"), offpeak.ErrConflict)
 	refused(t, "RemoveMember of another account", g.RemoveMember(ctx, g.op(), g.account, m.ID), offpeak.ErrNotFound)
 	if err := g.RemoveMember(ctx, g.op(), b, m.ID); err != nil {
 		t.Fatal(err)
@@ -330,7 +331,7 @@ func operations(t *testing.T, g *grid) {
 			return g.SetQuota(ctx, op, g.account, offpeak.Quota{Queued: 100 + i})
 		}},
 		{"AddMember", func(op store.Op, i int) (any, error) {
-			return g.AddMember(ctx, op, offpeak.Member{ID: offpeak.MemberID(fmt.Sprintf("mm%d", i)), Account: g.account, Role: offpeak.RoleViewer}, g.token(offpeak.TokenID(fmt.Sprintf("mt%d", i)), offpeak.RoleViewer))
+			return g.AddMember(ctx, op, offpeak.Member{ID: offpeak.MemberID(fmt.Sprintf("mm%d", i)), Account: g.account, Role: offpeak.RoleAdmin}, g.token(offpeak.TokenID(fmt.Sprintf("mt%d", i)), offpeak.RoleViewer))
 		}},
 		{"CreateToken", func(op store.Op, i int) (any, error) {
 			return g.CreateToken(ctx, op, g.token(offpeak.TokenID(fmt.Sprintf("ct%d", i)), offpeak.RoleViewer))
@@ -405,7 +406,7 @@ func otherAccounts(t *testing.T, g *grid) {
 	if counts, err := g.CountJobs(ctx, other); err != nil || len(counts) != 0 {
 		t.Errorf("CountJobs of another account = %v, %v", counts, err)
 	}
-	ev, err := g.Store.Events(ctx, other, 0, 1000)
+	ev, err := g.Events(ctx, other, 0, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}

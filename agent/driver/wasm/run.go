@@ -62,7 +62,7 @@ func report(e driver.StartError) {
 		return
 	}
 	f := os.NewFile(reportFD, "report")
-	f.Write(data)
+	_, _ = f.Write(data)
 	f.Close()
 }
 
@@ -101,7 +101,6 @@ func run(ctx context.Context, work, cache string, memory int64, args []string) (
 	if err != nil {
 		return 0, badModule("compile "+args[0], err)
 	}
-	code = nil
 	fsys, ok := wazero.NewFSConfig().(sysfs.FSConfig)
 	if !ok {
 		return 0, &driver.StartError{Reason: offpeak.EndNodeError, Detail: "the engine takes no file system"}

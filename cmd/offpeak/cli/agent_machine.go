@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,6 +36,7 @@ type machine struct {
 	gpus         string
 	labels       map[string]string
 	region       string
+	accept       string
 }
 
 func (m *machine) flags(f *pflag.FlagSet) {
@@ -43,6 +45,7 @@ func (m *machine) flags(f *pflag.FlagSet) {
 	f.StringVar(&m.disk, "disk", "", "disk that the grid may use, for example 200GB (default most of what is free)")
 	f.StringVar(&m.gpus, "gpus", "all", "GPUs that the grid may use: all or none")
 	f.StringToStringVar(&m.labels, "label", nil, "labels that jobs may ask for, as `key=value`")
+	f.StringVar(&m.accept, "accept", "own", "whose process jobs to run: own, those of the node's account, or any; wasm jobs are fenced and run for all")
 	f.StringVar(&m.region, "region", "", "where the machine is, for example eu-west")
 }
 
@@ -61,6 +64,9 @@ func (m *machine) validate() error {
 	if m.gpus != "all" && m.gpus != "none" {
 		return badInput("--gpus: %q: is all or none", m.gpus)
 	}
+	if m.accept != "own" && m.accept != "any" {
+		return badInput("--accept: %q: is own or any", m.accept)
+	}
 	for k, v := range m.labels {
 		if k == "" || len(k) > 128 || len(v) > 128 || strings.ContainsFunc(k+v, func(r rune) bool { return !strconv.IsPrint(r) }) {
 			return badInput("--label: %q: is key=value, each up to 128 printable characters", k+"="+v)
@@ -69,7 +75,8 @@ func (m *machine) validate() error {
 	return nil
 }
 
-// limit takes from an inventory what the owner keeps.
+// limit takes from an inventory what the owner keeps. Other accounts' jobs get
+// the drivers that fence them in; any, if the owner says so.
 func (m *machine) limit(inv offpeak.Inventory) offpeak.Inventory {
 	if m.cpu > 0 {
 		inv.CPU = int64(m.cpu * 1000)
@@ -88,6 +95,10 @@ func (m *machine) limit(inv offpeak.Inventory) offpeak.Inventory {
 	}
 	if len(m.labels) > 0 {
 		inv.Labels = maps.Clone(m.labels)
+	}
+	inv.Shared = slices.Clone(inv.Drivers)
+	if m.accept != "any" {
+		inv.Shared = slices.DeleteFunc(inv.Shared, func(d string) bool { return d == process.Driver{}.Name() })
 	}
 	return inv
 }

@@ -304,25 +304,6 @@ func (g *grid) mutation(name string, f func(*http.Request)) http.HandlerFunc {
 	}
 }
 
-// until waits for something to become true of the grid.
-func (g *grid) until(what string, f func() bool) {
-	g.t.Helper()
-	timeout := time.After(10 * time.Second)
-	for {
-		g.mu.Lock()
-		ok, next := f(), g.changed
-		g.mu.Unlock()
-		if ok {
-			return
-		}
-		select {
-		case <-next:
-		case <-timeout:
-			g.t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
-
 // console is where a command under test writes; a test can wait for a line.
 type console struct {
 	t     *testing.T

@@ -111,7 +111,7 @@ func (l *logging) logger(w io.Writer) (*slog.Logger, error) {
 	case l.format == "json", l.format == "auto" && !tty:
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})), nil
 	case l.format == "text", l.format == "auto":
-		return slog.New(tint.NewHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !tty})), nil
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !tty})), nil
 	}
 	return nil, badInput("--log-format: %q: is auto, text or json", l.format)
 }

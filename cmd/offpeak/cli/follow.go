@@ -87,7 +87,7 @@ func changes(before, now picture, node func(offpeak.NodeID) string, checkpoint f
 			say("attempt %d: must leave %s: %s", l.Attempt, node(l.Node), sentence)
 		}
 		newest := l.Attempt == now.job.Attempt
-		if l.State.Terminal() && !was.State.Terminal() && !(newest && now.job.State.Terminal()) {
+		if l.State.Terminal() && !was.State.Terminal() && (!newest || !now.job.State.Terminal()) {
 			sentence, _ := ended(l.Reason, l.Detail, l.ExitCode, l.Signal)
 			say("attempt %d: ended on %s: %s", l.Attempt, node(l.Node), sentence)
 			if newest && now.job.State == offpeak.JobQueued {
@@ -143,8 +143,8 @@ func (f *follower) follow(ctx context.Context) (offpeak.Job, error) {
 		})
 		group.Go(func() error { f.narrate(ctx, watch.Done(), kick, &last); return nil })
 	}
-	logs, err := f.logs(), error(nil)
-	err = f.hub.FollowLog(ctx, f.job, true, logs.write)
+	logs := f.logs()
+	err := f.hub.FollowLog(ctx, f.job, true, logs.write)
 	err = errors.Join(err, logs.close())
 	stop()
 	_ = group.Wait()

@@ -23,6 +23,7 @@ import (
 	"offpeak/blob"
 	"offpeak/hub"
 	"offpeak/hub/api"
+	"offpeak/internal/inflight"
 	"offpeak/internal/local"
 	"offpeak/store"
 	"offpeak/store/sqlite"
@@ -37,6 +38,7 @@ type hubOptions struct {
 	keepOperations                  time.Duration
 	advertise                       []string
 	rate                            float64
+	traceVerbs                      string
 	noLocalFile                     bool
 	logging                         logging
 }
@@ -89,6 +91,8 @@ the file.`,
 	f.StringSliceVar(&o.advertise, "advertise", nil, "`addresses` that join tokens name, for example https://hub.example.org:7070")
 	f.Float64Var(&o.rate, "rate", 1000, "requests a second that one token may make")
 	f.BoolVar(&o.noLocalFile, "no-local-file", false, "don't write the file through which this user's agents and commands find the hub")
+	f.StringVar(&o.traceVerbs, "trace-verbs", "", "`file` that says which of the store's verbs are under way; for tests that kill hubs")
+	_ = f.MarkHidden("trace-verbs")
 	o.logging.flags(f)
 	return cmd
 }
@@ -165,6 +169,14 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	}
 	defer ln.Close()
 	s := &service{options: o, env: env, log: log, store: db, blobs: blobs, restoreSignals: restore}
+	if o.traceVerbs != "" {
+		traced, err := inflight.Watch(db, o.traceVerbs)
+		if err != nil {
+			return err
+		}
+		defer traced.Unwatch()
+		s.store = traced
+	}
 	if err := s.address(ln.Addr()); err != nil {
 		return err
 	}

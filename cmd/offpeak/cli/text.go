@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -50,7 +51,7 @@ type harmless struct {
 }
 
 func (h *harmless) Write(p []byte) (int, error) {
-	data := append(h.rest, p...)
+	data := slices.Concat(h.rest, p)
 	var b strings.Builder
 	for len(data) > 0 && utf8.FullRune(data) {
 		n := h.one(&b, data)

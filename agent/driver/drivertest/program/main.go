@@ -122,10 +122,10 @@ func tree() error {
 		},
 		func() error {
 			if _, err := os.Stat("a/b"); !os.IsNotExist(err) {
-				return fmt.Errorf("a/b: %v", err)
+				return fmt.Errorf("a/b: %w", err)
 			}
 			if err := os.Mkdir("a", 0o755); !os.IsExist(err) {
-				return fmt.Errorf("mkdir a: %v", err)
+				return fmt.Errorf("mkdir a: %w", err)
 			}
 			return nil
 		},
