@@ -187,6 +187,9 @@ func (t *attempt) startOn(cmd driver.Command) (err error) {
 		deadline = supervisor.Lease{Granted: int64(t.a.env.Boot()), Timeout: fallback}
 	}
 	res, lim := t.Work.Resources, t.Work.Limits
+	if t.a.cfg.NoLimits {
+		res.CPU, res.Memory, lim.Processes = 0, 0, 0
+	}
 	_, err = t.do(supervisor.Request{Start: &supervisor.Start{
 		Lease: t.Lease, Command: cmd, Folder: t.a.folder.Lease(t.Lease), NoticePath: filepath.Join(cmd.Dir, state.OwnDir, "notice.json"),
 		Limits: supervisor.Limits{CPU: res.CPU, Memory: res.Memory, Disk: res.Disk, Processes: lim.Processes, Log: lim.Log, Time: lim.Time.Std()},
