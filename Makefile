@@ -5,6 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
 TOOL := go tool -modfile=tools/go.mod
 
 # How long one package's tests may take, and how many packages are tested at
@@ -22,7 +23,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build bin/offpeak, one static binary
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/offpeak ./cmd/offpeak
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/offpeak ./cmd/offpeak
 
 .PHONY: wasm
 wasm: ## build the example job, bin/digits, for WebAssembly

@@ -39,11 +39,23 @@ var rooms = []struct {
 	{"hub/api", []string{".", "store", "blob", "wire", "hub", "hub/dashboard"}, "the API makes no decisions, so it sees no room that does but the hub"},
 	{"hub/dashboard", []string{"."}, "the site is files"},
 	{"agent", []string{".", "blob", "wire", "agent"}, "an agent knows what it is told: no hub, store, placement, market or ledger"},
+	{"agent/link", []string{".", "wire"}, "a link carries messages and knows neither jobs nor folders"},
+	{"agent/state", []string{".", "wire", "agent/link"}, "the data folder holds what others decided"},
+	{"agent/transfer", []string{".", "blob", "wire", "agent/link", "agent/state"}, "data is carried without knowing what runs"},
+	{"agent/warm", []string{".", "agent/supervisor"}, "a pool of supervisors knows no lease"},
 	{"agent/supervisor", []string{".", "agent/driver", "agent/supervisor"}, "a supervisor knows no hub, not even its protocol"},
 	{"agent/driver", []string{".", "agent/driver"}, "a driver runs a command and knows nothing else"},
 	{"agent/hardware", []string{".", "agent/hardware"}, "probes report what is there"},
 	{"agent/presence", []string{".", "agent/hardware", "agent/presence"}, "presence says whether one may work, not at what"},
-	{"cmd", []string{"*"}, "wiring sees everything; who may see hub and agent is said by file below"},
+	{"cmd", []string{"*", "cmd"}, "wiring sees everything; who may see hub and agent is said by file below"},
+	{"cmd/offpeak/cli/render", []string{"."}, "showing a value asks nobody"},
+	{"cmd/offpeak/cli/remote", []string{".", "blob", "wire"}, "reaching a hub knows no flags, terminals or tables"},
+	{"cmd/offpeak/cli/world", []string{".", "wire", "cmd/offpeak/cli/render", "cmd/offpeak/cli/remote"}, "what commands stand in knows no command"},
+	{"cmd/offpeak/cli/manifest", []string{".", "cmd/offpeak/cli/render", "cmd/offpeak/cli/world"}, "reading a spec asks no hub"},
+	{"cmd/offpeak/cli/transfer", []string{".", "blob", "cmd/offpeak/cli/remote", "cmd/offpeak/cli/render", "cmd/offpeak/cli/world"}, "moving files knows no flags"},
+	{"cmd/offpeak/cli/follow", []string{".", "wire", "cmd/offpeak/cli/remote", "cmd/offpeak/cli/render", "cmd/offpeak/cli/world"}, "staying with a job knows no flags"},
+	{"cmd/offpeak/cli/people", []string{".", "blob", "wire", "internal", "cmd/offpeak/cli/follow", "cmd/offpeak/cli/manifest", "cmd/offpeak/cli/remote",
+		"cmd/offpeak/cli/render", "cmd/offpeak/cli/transfer", "cmd/offpeak/cli/world"}, "people speak to a hub through wire, like everybody"},
 	{"sim", []string{"*"}, "virtual fleets run the real hub and agent"},
 	{"internal", []string{"*"}, "test grids run everything in one process"},
 	{"bench", []string{"*"}, "measuring needs everything"},
@@ -70,8 +82,8 @@ var clockAllowed = map[string]string{
 
 // varAllowed lists package variables that are set from outside, with the reason.
 var varAllowed = map[string]string{
-	"cmd/offpeak.version":     "set by the linker",
-	"cmd/offpeak/cli.version": "set by the linker",
+	"cmd/offpeak.version": "set by the linker",
+	"cmd/offpeak.commit":  "set by the linker",
 }
 
 // source is one parsed file of the module that is no test.

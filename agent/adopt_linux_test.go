@@ -19,10 +19,10 @@ import (
 )
 
 // realSupervisors starts supervisor processes from the test's own binary.
-type realSupervisors struct{ exe string }
+type realSupervisors struct{ exe, fence string }
 
 func (s realSupervisors) Spawn(ctx context.Context, dir string) (warm.Supervisor, error) {
-	h, err := supervisor.Spawn(ctx, supervisor.Options{Exe: s.exe, Dir: dir})
+	h, err := supervisor.Spawn(ctx, supervisor.Options{Exe: s.exe, Dir: dir, Fence: s.fence})
 	if err != nil {
 		return nil, err
 	}
@@ -37,14 +37,16 @@ func (s realSupervisors) Adopt(ctx context.Context, dir string) (warm.Supervisor
 	return h, nil
 }
 
+func (realSupervisors) Clear(dir string) error { return supervisor.Remove(dir) }
+
 // realWorld is a world whose jobs are processes.
-func realWorld(t *testing.T) *world {
+func realWorld(t testing.TB) *world {
 	w := newWorld(t)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.env.Supervisors = realSupervisors{exe}
+	w.env.Supervisors = realSupervisors{exe: exe}
 	w.env.Drivers = []driver.Driver{process.Driver{}}
 	w.env.Boot = func() time.Duration { return time.Duration(supervisor.BootTime()) }
 	w.hub.with(func() { w.hub.timeout = 5 * time.Second })
@@ -121,7 +123,7 @@ func TestRealSupervisorKilledUnderAJob(t *testing.T) {
 	w.hub.wait("the first line", func() bool { return string(w.hub.leases["lease_1"].logs["stdout"]) == "up\n" })
 	var dir string
 	a.mu.Lock()
-	dir = a.folder.at("supervisors", a.running["lease_1"].slot.Name)
+	dir = a.folder.At("supervisors", a.running["lease_1"].slot.Name)
 	a.mu.Unlock()
 	killProcessOf(t, dir)
 	if got := w.hub.ended("lease_1"); got.end.Reason != offpeak.EndSupervisorLost || string(got.logs["stdout"]) != "up\n" {
@@ -131,7 +133,7 @@ func TestRealSupervisorKilledUnderAJob(t *testing.T) {
 }
 
 // killProcessOf kills the supervisor process that was started with dir.
-func killProcessOf(t *testing.T, dir string) {
+func killProcessOf(t testing.TB, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

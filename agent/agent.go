@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/link"
+	"offpeak/agent/state"
 	"offpeak/agent/supervisor"
 	"offpeak/agent/warm"
 	"offpeak/wire"
@@ -22,8 +22,7 @@ import (
 type Agent struct {
 	cfg    Config
 	env    Env
-	log    *slog.Logger
-	folder folder
+	folder state.Folder
 	link   *link.Link
 	outbox *link.Outbox
 	pool   *warm.Pool
@@ -38,10 +37,7 @@ type Agent struct {
 	mu      sync.Mutex
 	picture picture
 	running map[offpeak.LeaseID]*attempt
-	seq     int64
-	orders  orders
 	heard   heard
-	lastErr error
 	closing bool
 }
 
@@ -54,13 +50,15 @@ type heard struct {
 	timeout  time.Duration
 	interval time.Duration
 	at       time.Time
+	// err is why the last call was not answered, nil if it was.
+	err error
 }
 
 // New returns an agent; it does nothing before Run.
 func New(cfg Config, env Env) *Agent {
 	cfg.Times = cfg.Times.withDefaults()
 	return &Agent{
-		cfg: cfg, env: env, log: env.Log, outbox: link.NewOutbox(),
+		cfg: cfg, env: env, outbox: link.NewOutbox(),
 		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1), picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
 	}
 }
@@ -70,10 +68,10 @@ func New(cfg Config, env Env) *Agent {
 // node any more, ErrNotEnrolled, ErrIdentityLost or ErrBusy when it can't begin.
 func (a *Agent) Run(ctx context.Context) error {
 	var err error
-	if a.folder, err = openFolder(a.cfg.Data, a.log); err != nil {
+	if a.folder, err = state.Open(a.cfg.Data, a.env.Log); err != nil {
 		return err
 	}
-	unlock, err := a.folder.lock()
+	unlock, err := a.folder.Lock()
 	if err != nil {
 		return err
 	}
@@ -126,7 +124,7 @@ var errStopping = errors.New("the agent was asked to stop")
 
 // begin reads who and what this node is.
 func (a *Agent) begin() error {
-	id, key, err := a.folder.identity()
+	id, key, err := a.folder.Identity()
 	if err != nil {
 		return err
 	}
@@ -140,19 +138,19 @@ func (a *Agent) begin() error {
 	}
 	a.link = link.New(link.Config{
 		Key: key, Client: a.env.Client(id.Fingerprint), Agent: "offpeak-agent/" + a.cfg.Version, Hubs: hubs,
-		Bound: a.cfg.Times.Call, Boot: a.env.Boot, Log: a.log, Incarnation: incarnation, Identity: id,
-		Keep:       func(id link.Identity) error { return a.folder.write("node.json", id, true) },
+		Bound: a.cfg.Times.Call, Boot: a.env.Boot, Log: a.env.Log, Incarnation: incarnation, Identity: id,
+		Keep:       a.folder.SaveIdentity,
 		Opened:     func() { a.apply(opened{}) },
 		Conflicted: a.setConflict,
 	})
-	a.pool = warm.New(a.folder.at("supervisors"), a.env.Supervisors, a.cfg.Warm, a.cfg.Times.Call, a.log)
-	a.orders = a.folder.orders()
-	if o := a.orders; o.Paused && !o.Until.IsZero() && !a.env.Now().Before(o.Until) {
-		a.orders.Paused = false
+	a.pool = warm.New(a.folder.At("supervisors"), a.env.Supervisors, a.cfg.Warm, a.cfg.Times.Call, a.env.Log)
+	o := a.folder.Orders()
+	if o.Paused && !o.Until.IsZero() && !a.env.Now().Before(o.Until) {
+		o = state.Orders{}
 	}
-	a.picture.paused, a.picture.draining = a.orders.Paused, a.orders.Draining
+	a.picture.orders = o
 	a.heard.interval = a.cfg.Times.Interval
-	a.log.Info("agent starts", "node", id.Node, "name", id.Name, "hubs", hubs)
+	a.env.Log.Info("agent starts", "node", id.Node, "name", id.Name, "hubs", hubs)
 	return nil
 }
 
@@ -166,10 +164,10 @@ func (a *Agent) stop(ctx context.Context) {
 	switch {
 	case n == 0:
 	case a.cfg.StopJobs:
-		a.log.Info("giving running jobs notice", "jobs", n)
+		a.env.Log.Info("giving running jobs notice", "jobs", n)
 		a.stopJobs(ctx, offpeak.EndDrained)
 	default:
-		a.log.Info("running jobs go on under their supervisors; the next agent adopts them", "jobs", n)
+		a.env.Log.Info("running jobs go on under their supervisors; the next agent adopts them", "jobs", n)
 	}
 }
 
@@ -216,27 +214,26 @@ func (a *Agent) perform(effects []effect) {
 			}
 		case doDrop:
 			if t := a.running[e.lease]; t != nil {
-				a.log.Warn("lease is not ours any more; dropping it", "lease", e.lease, "job", t.job)
+				a.env.Log.Warn("lease is not ours any more; dropping it", "lease", e.lease, "job", t.Job)
 				t.cancel(errDropped)
 			}
 		case doBeat:
 			a.beatNow()
 		case doSettle:
-			a.orders = orders{Paused: true}
 			a.saveOrders()
-			a.log.Info("drained: the last lease has ended and the node is paused")
+			a.env.Log.Info("drained: the last lease has ended and the node is paused")
 			a.beatNow()
 		}
 	}
 }
 
 func (a *Agent) startLocked(t *attempt) {
-	a.running[t.id] = t
+	a.running[t.Lease] = t
 	a.attempts.Go(func() {
 		defer t.cancel(nil)
 		t.run()
 		a.mu.Lock()
-		delete(a.running, t.id)
+		delete(a.running, t.Lease)
 		a.mu.Unlock()
 	})
 }
@@ -249,8 +246,8 @@ func (a *Agent) beatNow() {
 }
 
 func (a *Agent) saveOrders() {
-	if err := a.folder.write("orders.json", a.orders, true); err != nil {
-		a.log.Error("keep the owner's orders", "error", err)
+	if err := a.folder.SaveOrders(a.picture.orders); err != nil {
+		a.env.Log.Error("keep the owner's orders", "error", err)
 	}
 }
 
@@ -261,23 +258,17 @@ func (a *Agent) setConflict(on bool) {
 	a.mu.Unlock()
 	switch {
 	case changed && on:
-		a.log.Error("another agent uses this node's identity: taking no new work; stop one of the two, remove its data folder and join it again")
+		a.env.Log.Error("another agent uses this node's identity: taking no new work; stop one of the two, remove its data folder and join it again")
 	case changed:
-		a.log.Info("the hub accepts this node's identity again")
+		a.env.Log.Info("the hub accepts this node's identity again")
 	}
-}
-
-// nextSeq draws a sequence number; mu is held.
-func (a *Agent) nextSeq() int64 {
-	a.seq++
-	return a.seq
 }
 
 // report composes a report and sends it until it is answered or ctx ends.
 func (a *Agent) report(ctx context.Context, r wire.Report) <-chan error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r.Incarnation, r.Seq = a.link.Incarnation(), a.nextSeq()
+	r.Incarnation, r.Seq = a.link.Stamp()
 	switch r.Kind {
 	case kindAccepted:
 		a.picture.step(a.env.Boot(), told{r.Lease})
@@ -299,18 +290,18 @@ func (a *Agent) sendReports(ctx context.Context, reports []wire.Report) (results
 // note keeps what went wrong for the status, and says it once.
 func (a *Agent) note(what string, err error) {
 	a.mu.Lock()
-	before := a.lastErr
+	before := a.heard.err
 	if err != nil {
 		err = fmt.Errorf("%s: %w", what, err)
 	}
-	a.lastErr = err
+	a.heard.err = err
 	a.mu.Unlock()
 	switch {
 	case err == nil || errors.Is(err, context.Canceled):
 	case before == nil:
-		a.log.Warn("the hub did not take a call; trying again", "error", err)
+		a.env.Log.Warn("the hub did not take a call; trying again", "error", err)
 	default:
-		a.log.Debug("the hub did not take a call", "error", err)
+		a.env.Log.Debug("the hub did not take a call", "error", err)
 	}
 }
 
@@ -338,7 +329,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // adopt goes on with the leases of the agent before this one.
 func (a *Agent) adopt(ctx context.Context) error {
-	journals, err := a.folder.journals()
+	journals, err := a.folder.Journals()
 	if err != nil {
 		return err
 	}
@@ -359,10 +350,10 @@ func (a *Agent) adopt(ctx context.Context) error {
 		t.restored = j.Restored
 		s, ok := found[j.Supervisor]
 		t.adopted = &adoption{slot: s, alive: ok}
-		a.log.Info("going on with a lease", "lease", j.Lease, "job", j.Job, "attempt", j.Attempt, "alive", ok)
+		a.env.Log.Info("going on with a lease", "lease", j.Lease, "job", j.Job, "attempt", j.Attempt, "alive", ok)
 		a.startLocked(t)
 	}
-	if a.picture.paused {
+	if a.picture.orders.Paused {
 		// Paused while no agent ran.
 		a.perform(a.picture.stopAll(offpeak.EndPaused))
 	}

@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"offpeak"
 	"offpeak/agent/link"
 	"offpeak/agent/supervisor"
+	"offpeak/agent/transfer"
 	"offpeak/agent/warm"
 	"offpeak/wire"
 )
@@ -36,11 +35,9 @@ func (e *stopError) Error() string { return "asked to stop: " + string(e.reason)
 
 // attempt is one lease on its way through this node, in a goroutine of its own.
 type attempt struct {
-	a       *Agent
-	id      offpeak.LeaseID
-	job     offpeak.JobID
-	n       offpeak.Attempt
-	work    *wire.Work
+	a *Agent
+	// Desired is the hub's word. Work is fetched if it was not in it.
+	wire.Desired
 	adopted *adoption
 	// declined says that the offer is to be handed back.
 	declined bool
@@ -56,14 +53,20 @@ type attempt struct {
 
 	slot     warm.Slot
 	restored int64
-	logs     *shipper
-	saved    *saver
+	data     *transfer.Lease
+	// logs and saved are nil before the job is started.
+	logs  *transfer.Logs
+	saved *transfer.Checkpoints
 
-	// mu guards status and at, the newest word of the supervisor and when it
-	// came on the boot clock.
-	mu     sync.Mutex
-	status supervisor.Status
-	at     time.Duration
+	// mu guards seen.
+	mu   sync.Mutex
+	seen seen
+}
+
+// seen is the newest word of a supervisor, and when it came on the boot clock.
+type seen struct {
+	supervisor.Status
+	at time.Duration
 }
 
 // adoption is what was found of the supervisor of a lease that goes on.
@@ -74,10 +77,16 @@ type adoption struct {
 
 func (a *Agent) newAttempt(d wire.Desired) *attempt {
 	t := &attempt{
-		a: a, id: d.Lease, job: d.Job, n: d.Attempt, work: d.Work,
+		a: a, Desired: d,
 		stops: make(chan offpeak.EndReason, 1), grants: make(chan supervisor.Lease, 1),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(a.ctx)
+	t.data = &transfer.Lease{
+		ID: d.Lease, Attempt: d.Attempt, Folder: a.folder, Link: a.link, Bound: a.cfg.Times.Blob,
+		Boot: a.env.Boot, Pause: a.pause, Note: a.note, Log: a.env.Log.With("job", d.Job, "attempt", d.Attempt, "lease", d.Lease),
+		Ran:   func() offpeak.Millis { _, ran := t.meter(a.env.Boot()); return ran },
+		Stale: func() { t.cancel(errDropped) },
+	}
 	return t
 }
 
@@ -102,21 +111,25 @@ func (t *attempt) granted(l supervisor.Lease) {
 func (t *attempt) meter(now time.Duration) (frozen bool, ran offpeak.Millis) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	ran = t.status.Ran
-	if t.status.Phase == supervisor.Running && !t.status.Frozen {
-		ran += offpeak.Millis((now - t.at).Milliseconds())
+	ran = t.seen.Ran
+	if t.seen.Phase == supervisor.Running && !t.seen.Frozen {
+		ran += offpeak.Millis((now - t.seen.at).Milliseconds())
 	}
-	return t.status.Frozen, ran
+	return t.seen.Frozen, ran
 }
 
-// saw takes the supervisor's newest word. One about the job before this one, or
-// from before the exit, comes late and is passed over.
-func (t *attempt) saw(st supervisor.Status) {
+// saw takes the supervisor's newest word and says whether it tells of more
+// output. One about the job before this one, or from before the exit, comes late
+// and is passed over.
+func (t *attempt) saw(st supervisor.Status) (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if st.Lease == t.id && t.status.Phase != supervisor.Exited {
-		t.status, t.at = st, t.a.env.Boot()
+	if st.Lease != t.Lease || t.seen.Phase == supervisor.Exited {
+		return false
 	}
+	more = st.Stdout+st.Stderr > t.seen.Stdout+t.seen.Stderr
+	t.seen = seen{st, t.a.env.Boot()}
+	return more
 }
 
 // run takes the lease all its way. Whatever happens, the folder and the
@@ -143,24 +156,24 @@ func (t *attempt) run() {
 		}
 		return
 	case err != nil:
-		t.a.log.Error("the hub will not have the end of an attempt", "job", t.job, "attempt", t.n, "lease", t.id, "error", err)
+		t.data.Log.Error("the hub will not have the end of an attempt", "error", err)
 		fallthrough
 	default:
 		// Without its journal the lease is over for the next agent too, so the
 		// supervisor's name is free for another.
-		_ = os.Remove(filepath.Join(t.a.folder.lease(t.id), "lease.json"))
+		t.a.folder.Settle(t.Lease)
 		if t.slot.Sup != nil {
 			t.a.pool.Give(t.ctx, t.slot)
 		}
 	}
-	t.a.apply(done{t.id})
-	t.a.folder.drop(t.id)
+	t.a.apply(done{t.Lease})
+	t.a.folder.Retire(t.Lease)
 }
 
 func (t *attempt) phase() supervisor.Phase {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.status.Phase
+	return t.seen.Phase
 }
 
 func (t *attempt) do(r supervisor.Request) (supervisor.Status, error) {
@@ -182,15 +195,15 @@ func (t *attempt) live() (wire.Report, error) {
 	case t.adopted != nil:
 		return t.resume()
 	}
-	if t.work == nil {
+	if t.Work == nil {
 		if err := t.ask(); err != nil {
 			return wire.Report{}, err
 		}
 	}
-	if free, err := t.a.env.Free(t.a.folder.path); err == nil && free < t.work.Resources.Disk {
-		t.a.log.Warn("declining work: the disk is too full", "job", t.job, "free", free, "wanted", t.work.Resources.Disk)
+	if free, err := t.a.env.Free(t.a.folder.At()); err == nil && free < t.Work.Resources.Disk {
+		t.data.Log.Warn("declining work: the disk is too full", "free", free, "wanted", t.Work.Resources.Disk)
 		t.a.apply(diskFull{t.a.env.Boot() + t.a.cfg.Times.DiskPause})
-		return wire.Report{Reason: offpeak.EndDeclined, Detail: fmt.Sprintf("%s free on the node's disk, %s wanted", free, t.work.Resources.Disk)}, nil
+		return wire.Report{Reason: offpeak.EndDeclined, Detail: fmt.Sprintf("%s free on the node's disk, %s wanted", free, t.Work.Resources.Disk)}, nil
 	}
 	if err := t.await(t.a.report(t.ctx, t.report(kindAccepted))); err != nil {
 		return wire.Report{}, err
@@ -208,12 +221,12 @@ func (t *attempt) live() (wire.Report, error) {
 func (t *attempt) ask() error {
 	for failures := 1; ; failures++ {
 		err := t.a.link.Call(t.ctx, func(ctx context.Context, d *wire.Direct) error {
-			got, err := d.Work(ctx, t.id)
-			t.work = got.Work
+			got, err := d.Work(ctx, t.Lease)
+			t.Work = got.Work
 			return err
 		})
 		switch {
-		case err == nil && t.work != nil:
+		case err == nil && t.Work != nil:
 			return nil
 		case t.ctx.Err() != nil:
 			return context.Cause(t.ctx)
@@ -227,7 +240,7 @@ func (t *attempt) ask() error {
 }
 
 func (t *attempt) report(kind string) wire.Report {
-	return wire.Report{Lease: t.id, Attempt: t.n, Kind: kind, Restored: t.restored}
+	return wire.Report{Lease: t.Lease, Attempt: t.Attempt, Kind: kind, Restored: t.restored}
 }
 
 func (t *attempt) await(done <-chan error) error {
@@ -245,7 +258,7 @@ func (t *attempt) resume() (wire.Report, error) {
 	if t.adopted.alive {
 		t.slot = t.adopted.slot
 		t.a.pool.Adopted()
-		if st, err := t.do(supervisor.Request{Status: &struct{}{}}); err == nil && st.Lease == t.id {
+		if st, err := t.do(supervisor.Request{Status: &struct{}{}}); err == nil && st.Lease == t.Lease {
 			return t.watch()
 		}
 		// It holds another lease or none: two journals can't both be right, and
@@ -260,30 +273,31 @@ func (t *attempt) resume() (wire.Report, error) {
 // orphaned says how a job ended whose supervisor is gone: as the supervisor
 // wrote down, else it died with it.
 func (t *attempt) orphaned() wire.Report {
-	data, err := os.ReadFile(filepath.Join(t.a.folder.lease(t.id), "status.json"))
+	data, err := t.a.folder.ReadResult(t.Lease, supervisor.StatusFile)
 	var st supervisor.Status
-	if err == nil && json.Unmarshal(data, &st) == nil && st.Phase == supervisor.Exited && st.Exit != nil && st.Lease == t.id {
+	if err == nil && json.Unmarshal(data, &st) == nil && st.Phase == supervisor.Exited && st.Exit != nil && st.Lease == t.Lease {
 		t.saw(st)
 		return exitReport(st)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.a.log.Warn("read what a supervisor left", "lease", t.id, "error", err)
+		t.data.Log.Warn("read what a supervisor left", "error", err)
 	}
 	return wire.Report{Reason: offpeak.EndSupervisorLost, Started: true}
 }
 
 // follow begins to ship logs and to store checkpoints.
 func (t *attempt) follow() {
-	t.logs = newShipper(t)
-	t.saved = newSaver(t)
+	t.data.Checkpoints = t.checkpoints()
+	t.logs = transfer.NewLogs(t.data)
+	t.saved = transfer.NewCheckpoints(t.data, t.restored != 0 && t.adopted == nil)
 }
 
 // watch follows the running job until it is gone.
 func (t *attempt) watch() (wire.Report, error) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	var side sync.WaitGroup
-	side.Go(func() { t.logs.run(ctx) })
-	side.Go(func() { t.saved.run(ctx) })
+	side.Go(func() { t.logs.Run(ctx, t.a.cfg.Times.Log) })
+	side.Go(func() { t.saved.Run(ctx, t.Work.Task.Checkpoint.Every.Std()) })
 	defer side.Wait()
 	defer cancel()
 
@@ -296,7 +310,9 @@ func (t *attempt) watch() (wire.Report, error) {
 		select {
 		case st, ok := <-t.slot.Sup.Updates():
 			if ok {
-				t.saw(st)
+				if t.saw(st) && st.Phase == supervisor.Running {
+					t.logs.Came()
+				}
 				continue
 			}
 			if !t.reconnect() {
@@ -307,7 +323,7 @@ func (t *attempt) watch() (wire.Report, error) {
 				t.tell(supervisor.Request{Lease: &l})
 			}
 		case reason := <-t.stops:
-			t.a.log.Info("giving a job notice", "job", t.job, "attempt", t.n, "reason", reason)
+			t.data.Log.Info("giving a job notice", "reason", reason)
 			t.tell(supervisor.Request{Notice: &supervisor.Notice{Reason: reason}})
 		case <-started.C:
 			r := t.report(kindRunning)
@@ -327,14 +343,14 @@ func (t *attempt) watch() (wire.Report, error) {
 func (t *attempt) last() supervisor.Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.status
+	return t.seen.Status
 }
 
 // tell asks the supervisor for something that it can only refuse when the job
 // is gone already, which its status will say.
 func (t *attempt) tell(r supervisor.Request) {
 	if _, err := t.do(r); err != nil {
-		t.a.log.Debug("tell a supervisor", "lease", t.id, "error", err)
+		t.data.Log.Debug("tell a supervisor", "error", err)
 	}
 }
 
@@ -343,7 +359,7 @@ func (t *attempt) reconnect() bool {
 	t.slot.Sup.Close()
 	ctx, cancel := context.WithTimeout(t.ctx, t.a.cfg.Times.Call)
 	defer cancel()
-	sup, err := t.a.env.Supervisors.Adopt(ctx, t.a.folder.at("supervisors", t.slot.Name))
+	sup, err := t.a.env.Supervisors.Adopt(ctx, t.a.folder.At("supervisors", t.slot.Name))
 	if err != nil {
 		t.a.pool.Release(t.slot.Name)
 		t.a.pool.Returned()

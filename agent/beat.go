@@ -14,11 +14,16 @@ import (
 
 	"offpeak"
 	"offpeak/agent/link"
+	"offpeak/agent/state"
 	"offpeak/wire"
 )
 
-// maxPush bounds one pushed message.
-const maxPush = 16 << 20
+const (
+	// maxPush bounds one pushed message.
+	maxPush = 16 << 20
+	// shortestBound is the least time that a hub has to answer a heartbeat.
+	shortestBound = time.Second
+)
 
 // heartbeats reports what the node holds, on the hub's interval ± 10 %, and at
 // once when something changed that the hub should know.
@@ -33,7 +38,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		err := a.beat(ctx)
+		err := a.beat(ctx, failures)
 		a.note("send heartbeat", err)
 		a.mu.Lock()
 		wait := a.heard.interval
@@ -58,12 +63,31 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 	}
 }
 
+// patience is how long a hub may take to answer a heartbeat. One that hangs is
+// left after two intervals where another may answer in time, and is given longer
+// when none did: the link may just be slow. Where there is no other, all the time
+// there is before jobs freeze is better spent waiting than asking again.
+func patience(hubs, failures int, interval, timeout time.Duration) time.Duration {
+	longest := max(timeout/2, shortestBound)
+	if hubs == 1 {
+		return longest
+	}
+	return min(max(2*interval, shortestBound)<<min(failures/hubs, 10), longest)
+}
+
 // beat sends one heartbeat. Its acknowledgement moves the deadline of every
 // job, counted from the moment before it was sent.
-func (a *Agent) beat(ctx context.Context) error {
+func (a *Agent) beat(ctx context.Context, failures int) error {
 	var sent time.Duration
 	var reply wire.Sync
-	err := a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) (err error) {
+	a.mu.Lock()
+	timeout := a.heard.timeout
+	if timeout <= 0 {
+		timeout = 12 * a.heard.interval
+	}
+	bound := patience(len(a.link.Hubs()), failures, a.heard.interval, timeout)
+	a.mu.Unlock()
+	err := a.link.CallFor(ctx, bound, func(ctx context.Context, d *wire.Direct) (err error) {
 		// Composed anew for a second try: time has passed.
 		var hb wire.Heartbeat
 		hb, sent = a.compose()
@@ -97,7 +121,8 @@ func (a *Agent) compose() (hb wire.Heartbeat, sent time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	sent = a.env.Boot()
-	hb = wire.Heartbeat{Incarnation: a.link.Incarnation(), Seq: a.nextSeq(), Availability: offpeak.NodeAvailable}
+	hb = wire.Heartbeat{Availability: offpeak.NodeAvailable}
+	hb.Incarnation, hb.Seq = a.link.Stamp()
 	if why := a.picture.why(sent); why != "" {
 		hb.Availability, hb.Why = offpeak.NodeInUse, why
 	}
@@ -119,7 +144,7 @@ func (a *Agent) compose() (hb wire.Heartbeat, sent time.Duration) {
 
 // removed stops all jobs: the hub does not know this node, nobody waits for them.
 func (a *Agent) removed(ctx context.Context) {
-	a.log.Error("the hub does not know this node; stopping its jobs")
+	a.env.Log.Error("the hub does not know this node; stopping its jobs")
 	a.mu.Lock()
 	for _, t := range a.running {
 		t.cancel(errDropped)
@@ -140,7 +165,7 @@ func (a *Agent) stream(ctx context.Context) error {
 		case came:
 			failures = 0
 		}
-		a.log.Debug("the stream ended; opening it anew", "error", err)
+		a.env.Log.Debug("the stream ended; opening it anew", "error", err)
 		failures++
 		if err := a.pause(ctx, failures); err != nil {
 			return err
@@ -192,7 +217,7 @@ func (a *Agent) inventory(ctx context.Context) error {
 	for {
 		inv, err := a.env.Probe(ctx)
 		if err != nil {
-			a.log.Warn("look at the machine", "error", err)
+			a.env.Log.Warn("look at the machine", "error", err)
 		} else if !reflect.DeepEqual(inv, last) {
 			err = a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.SetInventory(ctx, inv) })
 			if err == nil {
@@ -209,7 +234,7 @@ func (a *Agent) inventory(ctx context.Context) error {
 			}
 			continue
 		case err != nil:
-			a.log.Error("the hub refuses this machine's inventory", "error", err)
+			a.env.Log.Error("the hub refuses this machine's inventory", "error", err)
 		}
 		failures = 0
 		if err := sleep(ctx, a.cfg.Times.Inventory); err != nil {
@@ -224,10 +249,10 @@ func (a *Agent) wakeUp(ctx context.Context) error {
 	for {
 		a.mu.Lock()
 		wait := look
-		if o := a.orders; o.Paused && !o.Until.IsZero() {
+		if o := a.picture.orders; o.Paused && !o.Until.IsZero() {
 			left := o.Until.Sub(a.env.Now())
 			if left <= 0 {
-				a.orderLocked(orders{})
+				a.orderLocked(state.Orders{})
 			}
 			// The wall clock may be set: look again before long.
 			wait = min(max(left, 0), look)
@@ -247,8 +272,8 @@ func (a *Agent) wakeUp(ctx context.Context) error {
 }
 
 // orderLocked keeps an order of the owner and acts on it; mu is held.
-func (a *Agent) orderLocked(o orders) {
-	a.orders = o
+func (a *Agent) orderLocked(o state.Orders) {
+	effects := a.picture.step(a.env.Boot(), ordered{o})
 	a.saveOrders()
-	a.perform(a.picture.step(a.env.Boot(), ordered{o.Paused, o.Draining}))
+	a.perform(effects)
 }

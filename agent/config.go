@@ -10,6 +10,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/driver"
+	"offpeak/agent/state"
 	"offpeak/agent/warm"
 )
 
@@ -22,6 +23,8 @@ type Config struct {
 	Hubs []string
 	// Warm is how many idle supervisors are kept ready.
 	Warm int
+	// NoLimits leaves jobs the whole machine's CPU, memory and processes.
+	NoLimits bool
 	// StopJobs gives running jobs notice when Run is asked to end. Otherwise
 	// they go on under their supervisors for the next agent to adopt.
 	StopJobs bool
@@ -101,14 +104,10 @@ type Env struct {
 
 // Errors that end Run or refuse to start it. Their texts say what to do.
 var (
-	// ErrNotEnrolled: the data folder holds no identity.
-	ErrNotEnrolled = errors.New("this machine is not enrolled: run `offpeak agent join TOKEN` with a token from your hub")
-	// ErrIdentityLost: the key is there but not the name it is enrolled under.
-	ErrIdentityLost = errors.New("the node's identity file is damaged but its key is there: run `offpeak agent join TOKEN` with a fresh token to be the same node again")
+	// The errors of a data folder that can't be used, as package state has them.
+	ErrNotEnrolled, ErrIdentityLost, ErrBusy = state.ErrNotEnrolled, state.ErrIdentityLost, state.ErrBusy
 	// ErrRemoved: the hub does not know the node any more.
 	ErrRemoved = errors.New("the hub removed this node: run `offpeak agent leave`, then `offpeak agent join TOKEN` with a fresh token")
-	// ErrBusy: another agent uses the data folder.
-	ErrBusy = errors.New("another agent uses this data folder: stop it, or choose another --data")
 	// ErrEnrolled: the machine is a node already.
 	ErrEnrolled = errors.New("this machine is enrolled already: run `offpeak agent leave` first to join another hub")
 	// ErrNotRunning: no agent answers in this data folder.

@@ -10,11 +10,11 @@ import (
 	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"offpeak"
+	"offpeak/agent/state"
 	"offpeak/wire"
 )
 
@@ -85,22 +85,8 @@ type LeaseStatus struct {
 
 var errLeft = fmt.Errorf("the node left the grid: %w", errStopping)
 
-// socket returns a path to the control socket that is short enough for the
-// kernel, however deep the data folder lies.
-func (f folder) socket() (path string, done func(), err error) {
-	const longest = 100
-	if path = f.at("agent.sock"); len(path) <= longest {
-		return path, func() {}, nil
-	}
-	dir, err := os.Open(f.path)
-	if err != nil {
-		return "", nil, err
-	}
-	return fmt.Sprintf("/proc/self/fd/%d/agent.sock", dir.Fd()), func() { dir.Close() }, nil
-}
-
 func (a *Agent) listen() (net.Listener, error) {
-	path, done, err := a.folder.socket()
+	path, done, err := a.folder.Socket()
 	if err != nil {
 		return nil, fmt.Errorf("open control socket: %w", err)
 	}
@@ -125,7 +111,7 @@ func (a *Agent) listen() (net.Listener, error) {
 // serveControl answers the owner, one order at a time, until ctx is done or
 // the node has left.
 func (a *Agent) serveControl(ctx context.Context, l net.Listener) error {
-	defer os.Remove(a.folder.at("agent.sock"))
+	defer os.Remove(a.folder.At("agent.sock"))
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer l.Close()
@@ -183,25 +169,25 @@ func (a *Agent) obey(ctx context.Context, req request) error {
 	case a.waking <- struct{}{}:
 	default:
 	}
-	a.log.Info("the owner orders", "order", req.Order, "for", req.For)
+	a.env.Log.Info("the owner orders", "order", req.Order, "for", req.For)
 	return nil
 }
 
 // newOrders is what an order leaves in force; lasting bounds a pause.
-func newOrders(order Order, lasting time.Duration, now time.Time) (orders, error) {
+func newOrders(order Order, lasting time.Duration, now time.Time) (state.Orders, error) {
 	switch order {
 	case OrderPause:
-		o := orders{Paused: true}
+		o := state.Orders{Paused: true}
 		if lasting > 0 {
 			o.Until = now.Add(lasting)
 		}
 		return o, nil
 	case OrderDrain:
-		return orders{Draining: true}, nil
+		return state.Orders{Draining: true}, nil
 	case OrderResume:
-		return orders{}, nil
+		return state.Orders{}, nil
 	}
-	return orders{}, &offpeak.FieldError{Field: "order", Value: string(order), Rule: "is status, pause, resume, drain or leave"}
+	return state.Orders{}, &offpeak.FieldError{Field: "order", Value: string(order), Rule: "is status, pause, resume, drain or leave"}
 }
 
 // leave takes the jobs off the machine and the node out of the grid.
@@ -217,43 +203,29 @@ func (a *Agent) leave(ctx context.Context) error {
 		a.mu.Unlock()
 		return fmt.Errorf("leave the grid: %w", err)
 	}
-	if err := a.folder.forget(); err != nil {
+	if err := a.folder.Forget(); err != nil {
 		return err
 	}
-	a.log.Info("the node left the grid")
+	a.env.Log.Info("the node left the grid")
 	return errLeft
-}
-
-// forget removes the identity.
-func (f folder) forget() error {
-	var errs []error
-	for _, name := range []string{"node.json", "node.key", "orders.json"} {
-		if err := os.Remove(f.at(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove identity: %w", err)
-	}
-	return nil
 }
 
 // status says how the agent fares.
 func (a *Agent) status() Status {
-	id, _, _ := a.folder.identity()
+	id, _, _ := a.folder.Identity()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.env.Boot()
 	st := Status{
 		Running: true, PID: os.Getpid(), Version: a.cfg.Version, Node: id.Node, Name: id.Name, Hubs: a.link.Hubs(),
-		Connected: a.heard.ok && a.lastErr == nil, Heard: a.heard.at, Availability: offpeak.NodeAvailable,
-		Until: a.orders.Until, Draining: a.picture.draining, Conflict: a.picture.conflicted, Leases: []LeaseStatus{},
+		Connected: a.heard.ok && a.heard.err == nil, Heard: a.heard.at, Availability: offpeak.NodeAvailable,
+		Until: a.picture.orders.Until, Draining: a.picture.orders.Draining, Conflict: a.picture.conflicted, Leases: []LeaseStatus{},
 	}
 	if why := a.picture.why(now); why != "" {
 		st.Availability, st.Why = offpeak.NodeInUse, why
 	}
-	if a.lastErr != nil {
-		st.Problem = a.lastErr.Error()
+	if a.heard.err != nil {
+		st.Problem = a.heard.err.Error()
 	}
 	for _, lease := range slices.Sorted(maps.Keys(a.picture.leases)) {
 		h := a.picture.leases[lease]
@@ -275,11 +247,7 @@ func (a *Agent) status() Status {
 // status. ErrNotRunning: none answers there. A leave may take as long as its
 // jobs need to go.
 func Tell(ctx context.Context, data string, order Order, lasting time.Duration) (Status, error) {
-	abs, err := filepath.Abs(data)
-	if err != nil {
-		return Status{}, fmt.Errorf("find data folder: %w", err)
-	}
-	path, done, err := folder{path: abs}.socket()
+	path, done, err := state.At(data).Socket()
 	if errors.Is(err, fs.ErrNotExist) {
 		return Status{}, ErrNotRunning
 	} else if err != nil {

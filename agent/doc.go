@@ -2,11 +2,12 @@
 // keeps its session, and makes what the hub says the node should hold come
 // true: fetch inputs, restore, start, watch, ship logs and checkpoints, report.
 //
-// It owns the node's data folder: the identity and its key, the owner's pause,
-// the journal and folder of every lease, the supervisors' sockets. It sees the
-// hub through package wire alone and a job through its supervisor alone: it
-// decides nothing about matching, money or other nodes, and it never listens on
-// the network.
+// It decides on the device what to do next; the rooms below it do one thing
+// each: state the data folder, link the calls to hubs, transfer logs, checkpoints
+// and outputs, warm the idle supervisors, supervisor one job's process tree. It
+// sees the hub through package wire alone and a job through its supervisor
+// alone: it decides nothing about matching, money or other nodes, and it never
+// listens on the network.
 //
 // What to do next is decided in one place: picture.step is a pure function from
 // (clock, event) to effects. Around it stand thin loops, one goroutine each:

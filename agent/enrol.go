@@ -13,6 +13,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/link"
+	"offpeak/agent/state"
 	"offpeak/wire"
 )
 
@@ -22,21 +23,21 @@ import (
 // token that is used up or expired, or why no hub could be reached.
 func Join(ctx context.Context, cfg Config, env Env, token wire.JoinToken, name string) (string, error) {
 	cfg.Times = cfg.Times.withDefaults()
-	f, err := openFolder(cfg.Data, env.Log)
+	f, err := state.Open(cfg.Data, env.Log)
 	if err != nil {
 		return "", err
 	}
-	unlock, err := f.lock()
+	unlock, err := f.Lock()
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	if _, _, err := f.identity(); err == nil {
+	if _, _, err := f.Identity(); err == nil {
 		return "", ErrEnrolled
 	} else if !errors.Is(err, ErrNotEnrolled) && !errors.Is(err, ErrIdentityLost) {
 		return "", err
 	}
-	key, err := f.makeKey(env.Random)
+	key, err := f.MakeKey(env.Random)
 	if err != nil {
 		return "", err
 	}
@@ -72,7 +73,7 @@ func Join(ctx context.Context, cfg Config, env Env, token wire.JoinToken, name s
 			if len(id.Hubs) == 0 {
 				id.Hubs = hubs
 			}
-			return id.Name, f.write("node.json", id, true)
+			return id.Name, f.SaveIdentity(id)
 		}
 		errs = append(errs, fmt.Errorf("enrol at %s: %w", hub, err))
 		if !errors.Is(err, offpeak.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
@@ -94,61 +95,45 @@ func tokenID(token string) (offpeak.TokenID, error) {
 // Enrolled says whether the data folder holds an identity: nil, ErrNotEnrolled,
 // ErrIdentityLost, or why it can't be read.
 func Enrolled(data string, log *slog.Logger) error {
-	f, err := openFolder(data, log)
+	f, err := state.Open(data, log)
 	if err != nil {
 		return err
 	}
-	_, _, err = f.identity()
+	_, _, err = f.Identity()
 	return err
 }
 
 // Offline returns what can be said of a node whose agent does not run.
 func Offline(data string) (Status, error) {
-	f, err := openFolder(data, slog.New(slog.DiscardHandler))
+	f, err := state.Open(data, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return Status{}, err
 	}
-	id, _, err := f.identity()
+	id, _, err := f.Identity()
 	st := Status{Node: id.Node, Name: id.Name, Hubs: id.Hubs, Problem: ErrNotRunning.Error(), Leases: []LeaseStatus{}}
 	if err != nil {
 		st.Problem = err.Error()
 	}
-	o := f.orders()
+	o := f.Orders()
 	if o.Paused {
 		st.Availability, st.Why, st.Until = offpeak.NodeInUse, offpeak.EndPaused, o.Until
 	}
 	st.Draining = o.Draining
-	journals, err := f.peek()
+	journals, err := f.Peek()
 	for _, j := range journals {
 		st.Leases = append(st.Leases, LeaseStatus{Lease: j.Lease, Job: j.Job, Attempt: j.Attempt, Phase: "left to its supervisor"})
 	}
 	return st, err
 }
 
-// peek reads the journals that are whole and touches nothing.
-func (f folder) peek() ([]journal, error) {
-	entries, err := os.ReadDir(f.at("leases"))
-	if err != nil {
-		return nil, fmt.Errorf("read leases: %w", err)
-	}
-	var out []journal
-	for _, e := range entries {
-		var j journal
-		if f.load("leases/"+e.Name()+"/lease.json", &j) == nil {
-			out = append(out, j)
-		}
-	}
-	return out, nil
-}
-
 // Keep writes an order of the owner down while no agent runs: the next one
 // begins with it. It returns ErrBusy when one runs after all.
 func Keep(cfg Config, env Env, order Order, lasting time.Duration) error {
-	f, err := openFolder(cfg.Data, env.Log)
+	f, err := state.Open(cfg.Data, env.Log)
 	if err != nil {
 		return err
 	}
-	unlock, err := f.lock()
+	unlock, err := f.Lock()
 	if err != nil {
 		return err
 	}
@@ -157,7 +142,7 @@ func Keep(cfg Config, env Env, order Order, lasting time.Duration) error {
 	if err != nil {
 		return err
 	}
-	return f.write("orders.json", o, true)
+	return f.SaveOrders(o)
 }
 
 // Leave takes a node out of its grid whose agent does not run: its jobs are
@@ -166,17 +151,17 @@ func Keep(cfg Config, env Env, order Order, lasting time.Duration) error {
 func Leave(ctx context.Context, cfg Config, env Env) error {
 	a := New(cfg, env)
 	var err error
-	if a.folder, err = openFolder(cfg.Data, env.Log); err != nil {
+	if a.folder, err = state.Open(cfg.Data, env.Log); err != nil {
 		return err
 	}
-	unlock, err := a.folder.lock()
+	unlock, err := a.folder.Lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	switch err := a.begin(); {
 	case errors.Is(err, ErrIdentityLost), errors.Is(err, ErrNotEnrolled):
-		return errors.Join(err, a.folder.forget())
+		return errors.Join(err, a.folder.Forget())
 	case err != nil:
 		return err
 	}
@@ -188,12 +173,12 @@ func Leave(ctx context.Context, cfg Config, env Env) error {
 	if err != nil && !errors.Is(err, offpeak.ErrUnknownNode) {
 		return fmt.Errorf("leave the grid: %w", err)
 	}
-	entries, err := os.ReadDir(a.folder.at("leases"))
+	entries, err := os.ReadDir(a.folder.At("leases"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read leases: %w", err)
 	}
 	for _, e := range entries {
-		a.folder.drop(offpeak.LeaseID(e.Name()))
+		a.folder.Drop(offpeak.LeaseID(e.Name()))
 	}
-	return a.folder.forget()
+	return a.folder.Forget()
 }

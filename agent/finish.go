@@ -3,14 +3,11 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
 
 	"offpeak"
 	"offpeak/agent/link"
-	"offpeak/blob"
+	"offpeak/agent/supervisor"
+	"offpeak/agent/transfer"
 	"offpeak/wire"
 )
 
@@ -22,11 +19,40 @@ func (t *attempt) finish(end wire.Report) error {
 	if t.logs == nil {
 		return t.send(&r)
 	}
-	defer t.logs.close()
+	defer t.logs.Close()
+	defer t.keepResult()()
 	if err := t.upload(&r); err != nil {
 		return err
 	}
 	return t.send(&r)
+}
+
+// keepResult makes sure that the job's result outlives this agent for as long
+// as the hub does not have it. The supervisor holds it and writes it down after
+// a moment; one that dies before leaves that to the agent.
+func (t *attempt) keepResult() (stop func()) {
+	if t.slot.Sup == nil {
+		return func() {}
+	}
+	done, gone := make(chan struct{}), make(chan struct{})
+	updates := t.slot.Sup.Updates()
+	go func() {
+		defer close(gone)
+		for {
+			select {
+			case _, ok := <-updates:
+				if ok {
+					continue
+				}
+				if err := supervisor.KeepStatus(t.a.folder.Lease(t.Lease), t.last()); err != nil {
+					t.data.Log.Warn("keep the result of a job whose supervisor is gone", "error", err)
+				}
+			case <-done:
+			}
+			return
+		}
+	}()
+	return func() { close(done); <-gone }
 }
 
 // send reports an end together with the rest of the logs. The hub refuses an
@@ -34,9 +60,9 @@ func (t *attempt) finish(end wire.Report) error {
 func (t *attempt) send(r *wire.Report) error {
 	for failures := 0; ; {
 		if t.logs != nil {
-			err := t.logs.flush(t.ctx, int64(wire.MaxInlineLog))
+			err := t.logs.Flush(t.ctx, int64(wire.MaxInlineLog))
 			if err == nil {
-				err = t.logs.last(r)
+				err = t.logs.Last(r)
 			}
 			if t.ctx.Err() != nil {
 				return context.Cause(t.ctx)
@@ -46,7 +72,7 @@ func (t *attempt) send(r *wire.Report) error {
 				t.a.note("ship the rest of a log", err)
 				if !errors.Is(err, offpeak.ErrUnavailable) && failures > 8 {
 					// The node's own disk fails: an end without its log beats none.
-					t.logs.close()
+					t.logs.Close()
 					t.logs = nil
 				}
 				if err := t.a.pause(t.ctx, failures); err != nil {
@@ -56,13 +82,13 @@ func (t *attempt) send(r *wire.Report) error {
 			}
 		}
 		err := t.await(t.a.report(t.ctx, *r))
-		var gap *offpeak.LogGapError
+		_, gap := errors.AsType[*offpeak.LogGapError](err)
 		switch {
 		case err == nil:
-			t.a.log.Info("attempt ended", "job", t.job, "attempt", t.n, "lease", t.id, "reason", r.Reason)
+			t.data.Log.Info("attempt ended", "reason", r.Reason)
 			return nil
-		case errors.As(err, &gap) && t.logs != nil:
-			if err := t.logs.rewind(t.ctx); err != nil && t.ctx.Err() != nil {
+		case gap && t.logs != nil:
+			if err := t.logs.Rewind(t.ctx); err != nil && t.ctx.Err() != nil {
 				return context.Cause(t.ctx)
 			}
 		case errors.Is(err, offpeak.ErrBlobMissing) && r.Output != "":
@@ -85,16 +111,8 @@ func (t *attempt) send(r *wire.Report) error {
 // has all the time its lease has; another one's are stored as far as they come
 // within bounds.
 func (t *attempt) upload(r *wire.Report) error {
-	work, err := os.OpenRoot(filepath.Join(t.a.folder.lease(t.id), workDir))
-	if err != nil {
-		return nil
-	}
-	defer work.Close()
-	paths := slices.Clone(t.work.Task.Outputs)
-	if filled(work, outputDir) && !slices.Contains(paths, outputDir) {
-		paths = append(paths, outputDir)
-	}
-	checkpoint := r.Reason != offpeak.EndCancelled && t.saved.pending()
+	paths := t.data.OutputPaths(t.Work.Task.Outputs)
+	checkpoint := r.Reason != offpeak.EndCancelled && t.saved.Pending()
 	if len(paths) == 0 && !checkpoint {
 		return nil
 	}
@@ -103,36 +121,24 @@ func (t *attempt) upload(r *wire.Report) error {
 		f.Ran, f.Started = r.Ran, r.Started
 		t.a.report(t.ctx, f)
 	}
-
-	ctx, cancel := context.WithCancel(t.ctx)
+	ctx, cancel := t.untilCancelled()
 	defer cancel()
 	if r.Reason != offpeak.EndCompleted {
-		ctx, cancel = context.WithTimeout(ctx, t.a.cfg.Times.Upload)
-		defer cancel()
+		var bounded context.CancelFunc
+		ctx, bounded = context.WithTimeout(ctx, t.a.cfg.Times.Upload)
+		defer bounded()
 	}
-	asked := make(chan struct{})
-	go func() {
-		defer close(asked)
-		select {
-		case reason := <-t.stops:
-			if reason == offpeak.EndCancelled {
-				cancel()
-			}
-		case <-ctx.Done():
-		}
-	}()
-	defer func() { cancel(); <-asked }()
-
 	if checkpoint {
-		if err := t.saved.flush(ctx, packTries); errors.Is(err, offpeak.ErrStaleLease) {
+		if err := t.saved.FlushLast(ctx); errors.Is(err, offpeak.ErrStaleLease) {
 			return err
 		} else if err != nil {
-			t.a.log.Warn("store the last checkpoint", "job", t.job, "attempt", t.n, "error", err)
+			t.data.Log.Warn("store the last checkpoint", "error", err)
 		}
 	}
-	if len(paths) > 0 {
-		err = t.outputs(ctx, work, paths, r)
+	if len(paths) == 0 {
+		return nil
 	}
+	out, err := t.data.StoreOutputs(ctx, paths)
 	switch {
 	case t.ctx.Err() != nil:
 		return context.Cause(t.ctx)
@@ -143,56 +149,45 @@ func (t *attempt) upload(r *wire.Report) error {
 	case err != nil && r.Reason == offpeak.EndCompleted:
 		r.Reason, r.Detail = offpeak.EndOutputsMissing, "the outputs could not be stored: "+err.Error()
 	case err != nil:
-		t.a.log.Warn("store the outputs of an attempt that did not complete", "job", t.job, "attempt", t.n, "error", err)
+		t.data.Log.Warn("store the outputs of an attempt that did not complete", "error", err)
+	default:
+		stored(r, out)
 	}
 	return nil
 }
 
-// outputs stores what the patterns match. One that matches nothing turns a
-// completed attempt into one whose outputs are missing, with the rest stored.
-func (t *attempt) outputs(ctx context.Context, work *os.Root, paths []string, r *wire.Report) error {
-	var packed *blob.Packed
-	var err error
-	for tries := packTries; ; tries-- {
-		packed, err = blob.Pack(ctx, work, paths, blob.PackOptions{RefuseLinks: true})
-		var none *blob.NoMatchError
-		if errors.As(err, &none) {
-			if r.Reason == offpeak.EndCompleted {
-				r.Reason, r.Detail = offpeak.EndOutputsMissing, none.Error()
-			}
-			paths = slices.DeleteFunc(paths, func(p string) bool { return slices.Contains(none.Patterns, p) })
-			if len(paths) == 0 {
-				return nil
-			}
-			continue
+// stored puts what became of the outputs into the end: a completed attempt
+// that lacks one is one whose outputs are missing, with the rest stored.
+func stored(r *wire.Report, out transfer.Outputs) {
+	r.Output = out.Tree
+	if out.Missing != nil && r.Reason == offpeak.EndCompleted {
+		r.Reason, r.Detail = offpeak.EndOutputsMissing, out.Missing.Error()
+	}
+	if out.LeftOut != "" {
+		if r.Detail != "" {
+			r.Detail += "; "
 		}
-		if err == nil || tries <= 1 || !errors.Is(err, blob.ErrChanged) {
-			break
-		}
+		r.Detail += out.LeftOut
 	}
-	if err != nil {
-		return fmt.Errorf("pack outputs: %w", err)
-	}
-	t.saved.skipped(packed)
-	tree, err := blob.Upload(ctx, remote{t}, packed, nil)
-	if err != nil {
-		return fmt.Errorf("upload outputs: %w", err)
-	}
-	r.Output = tree
-	return nil
 }
 
-// filled says that a folder is there and holds something.
-func filled(work *os.Root, name string) bool {
-	info, err := work.Lstat(name)
-	if err != nil || !info.IsDir() {
-		return false
-	}
-	f, err := work.Open(name)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	entries, _ := f.ReadDir(1)
-	return len(entries) > 0
+// untilCancelled returns a context that ends with the attempt's, or when the
+// job is cancelled: then nobody waits for what is uploaded.
+func (t *attempt) untilCancelled() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(t.ctx)
+	heard := make(chan struct{})
+	go func() {
+		defer close(heard)
+		for {
+			select {
+			case reason := <-t.stops:
+				if reason == offpeak.EndCancelled {
+					cancel()
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(); <-heard }
 }

@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "supervise" {
 		os.Exit(supervisor.Main(os.Args[2:]))
 	}
+	if len(os.Args) == 3 && os.Args[1] == "agent" {
+		os.Exit(agentMain(os.Args[2]))
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -48,7 +51,7 @@ type script func(j *fakeJob) supervisor.Exit
 // fakeSupervisors runs scripts in this process; like processes, its
 // supervisors outlive the agent that started them.
 type fakeSupervisors struct {
-	t *testing.T
+	t testing.TB
 
 	mu      sync.Mutex
 	byDir   map[string]*fakeSupervisor
@@ -56,7 +59,7 @@ type fakeSupervisors struct {
 	started int
 }
 
-func newFakeSupervisors(t *testing.T) *fakeSupervisors {
+func newFakeSupervisors(t testing.TB) *fakeSupervisors {
 	return &fakeSupervisors{t: t, byDir: map[string]*fakeSupervisor{}, scripts: map[string]script{}}
 }
 
@@ -103,6 +106,8 @@ func (p *fakeSupervisors) Adopt(_ context.Context, dir string) (warm.Supervisor,
 	}
 	return s.connect(), nil
 }
+
+func (*fakeSupervisors) Clear(string) error { return nil }
 
 func (s *fakeSupervisor) connect() *client {
 	s.mu.Lock()
@@ -296,21 +301,18 @@ func (fakeDriver) Command(t driver.Task) (driver.Command, error) {
 // world is a hub, a machine's supervisors and a data folder, on which agents
 // come and go.
 type world struct {
-	t    *testing.T
+	t    testing.TB
 	hub  *fakeHub
 	sups *fakeSupervisors
 	cfg  Config
 	env  Env
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	w := &world{t: t, hub: newFakeHub(t), sups: newFakeSupervisors(t)}
 	t.Cleanup(w.sups.end)
 	start := time.Now()
-	w.cfg = Config{Data: t.TempDir(), Warm: 1, Version: "test", Times: Times{
-		Call: 2 * time.Second, Retry: 2 * time.Millisecond, LongestRetry: 20 * time.Millisecond, Log: 5 * time.Millisecond,
-		Running: 20 * time.Millisecond, Conflict: 20 * time.Millisecond, Interval: 50 * time.Millisecond,
-	}}
+	w.cfg = testConfig(t.TempDir())
 	w.env = Env{
 		Boot: func() time.Duration { return time.Since(start) }, Now: time.Now, Random: rand.Reader,
 		Client:  func(string) *http.Client { return &http.Client{Transport: &http.Transport{}} },
@@ -325,6 +327,13 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+func testConfig(data string) Config {
+	return Config{Data: data, Warm: 1, Version: "test", Times: Times{
+		Call: 2 * time.Second, Retry: 2 * time.Millisecond, LongestRetry: 20 * time.Millisecond, Log: 5 * time.Millisecond,
+		Running: 20 * time.Millisecond, Conflict: 20 * time.Millisecond, Interval: 50 * time.Millisecond,
+	}}
+}
+
 func (w *world) join() {
 	w.t.Helper()
 	name, err := Join(w.t.Context(), w.cfg, w.env, wire.JoinToken{Hubs: []string{w.hub.server.URL}, Token: "offpeak_j_join1_secret"}, "")
@@ -336,7 +345,7 @@ func (w *world) join() {
 // running is an agent's life in a test.
 type running struct {
 	*Agent
-	t      *testing.T
+	t      testing.TB
 	cancel context.CancelFunc
 	done   chan error
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,8 +35,9 @@ const (
 // fakeHub speaks wire as a hub does, keeps its state in maps, and loses calls
 // as told.
 type fakeHub struct {
-	t      *testing.T
+	t      testing.TB
 	server *httptest.Server
+	mux    *http.ServeMux
 
 	mu       sync.Mutex
 	faults   func(path string) fault
@@ -49,10 +53,15 @@ type fakeHub struct {
 	streams  map[chan wire.Sync]bool
 	beats    []wire.Heartbeat
 	lastSeq  int64
+	waiting  map[offpeak.LeaseID]chan struct{}
 	blobs    map[offpeak.Hash][]byte
 	trees    map[offpeak.Hash]bool
 	calls    map[string]int
 	left     bool
+	// logged is called when log bytes came.
+	logged func(stream string, data []byte)
+	// crashes says that agents may lose what they have accepted.
+	crashes  bool
 	interval time.Duration
 	timeout  time.Duration
 }
@@ -67,9 +76,16 @@ type fakeLease struct {
 	checks  []wire.NewCheckpoint
 }
 
-func newFakeHub(t *testing.T) *fakeHub {
+// ends returns a channel that is closed when a lease, offered yet or not, ends.
+func (h *fakeHub) ends(id offpeak.LeaseID) <-chan struct{} {
+	c := make(chan struct{})
+	h.with(func() { h.waiting[id] = c })
+	return c
+}
+
+func newFakeHub(t testing.TB) *fakeHub {
 	h := &fakeHub{
-		t: t, leases: map[offpeak.LeaseID]*fakeLease{}, streams: map[chan wire.Sync]bool{}, calls: map[string]int{},
+		t: t, leases: map[offpeak.LeaseID]*fakeLease{}, waiting: map[offpeak.LeaseID]chan struct{}{}, streams: map[chan wire.Sync]bool{}, calls: map[string]int{},
 		blobs: map[offpeak.Hash][]byte{}, trees: map[offpeak.Hash]bool{}, interval: 50 * time.Millisecond, timeout: 2 * time.Second,
 	}
 	mux := http.NewServeMux()
@@ -87,9 +103,16 @@ func newFakeHub(t *testing.T) *fakeHub {
 	h.route(mux, "POST /v1/node/leases/{lease}/trees", h.auth(h.tree))
 	mux.HandleFunc("GET /v1/node/leases/{lease}/blobs/{hash}", h.getBlob)
 	mux.HandleFunc("GET /v1/node/stream", h.stream)
-	h.server = httptest.NewServer(mux)
-	t.Cleanup(func() { h.server.CloseClientConnections(); h.server.Close() })
+	h.mux = mux
+	h.server = h.another()
 	return h
+}
+
+// another is one more address of the same hub: hubs share one store.
+func (h *fakeHub) another() *httptest.Server {
+	s := httptest.NewServer(h.mux)
+	h.t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	return s
 }
 
 func (h *fakeHub) route(mux *http.ServeMux, pattern string, f func(*http.Request) (any, error)) {
@@ -207,7 +230,9 @@ func (h *fakeHub) heartbeat(r *http.Request) (any, error) {
 		for id, l := range h.leases {
 			held := slices.ContainsFunc(in.Held, func(x wire.HeldLease) bool { return x.Lease == id })
 			if l.live && l.desired.State != offpeak.LeaseOffered && !held && acceptedBefore(l, in) {
-				h.t.Errorf("heartbeat %d does not name the accepted lease %s", in.Seq, id)
+				if !h.crashes {
+					h.t.Errorf("heartbeat %d does not name the accepted lease %s", in.Seq, id)
+				}
 				h.endLocked(l, wire.Report{Reason: offpeak.EndNodeRestarted})
 			}
 		}
@@ -281,6 +306,10 @@ func (h *fakeHub) report(r wire.Report) wire.ReportResult {
 
 func (h *fakeHub) endLocked(l *fakeLease, r wire.Report) {
 	l.live, l.end = false, r
+	if c := h.waiting[r.Lease]; c != nil {
+		close(c)
+		delete(h.waiting, r.Lease)
+	}
 	end, known := offpeak.EndOf(r.Reason)
 	if !known {
 		h.t.Errorf("reason %q stands in no table", r.Reason)
@@ -320,6 +349,9 @@ func (h *fakeHub) appendLog(r *http.Request) (any, error) {
 	stream := r.URL.Query().Get("stream")
 	if err := l.append(stream, offset, data); err != nil {
 		return nil, err
+	}
+	if h.logged != nil {
+		h.logged(stream, data)
 	}
 	return wire.LogEnd{End: int64(len(l.logs[stream]))}, nil
 }
@@ -362,6 +394,7 @@ func (h *fakeHub) putBlob(r *http.Request) (any, error) {
 
 func (h *fakeHub) getBlob(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
+	h.calls["download"]++
 	data, ok := h.blobs[offpeak.Hash(r.PathValue("hash"))]
 	h.mu.Unlock()
 	if !ok {
@@ -424,6 +457,69 @@ func (h *fakeHub) with(f func()) {
 	f()
 }
 
+// store keeps a tree of files at the hub, as a client would upload it.
+func (h *fakeHub) store(files map[string]string) offpeak.Hash {
+	h.t.Helper()
+	dir := h.t.TempDir()
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer root.Close()
+	packed, err := blob.Pack(h.t.Context(), root, []string{"*"}, blob.PackOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	tree, err := blob.Upload(h.t.Context(), ownBlobs{h}, packed, nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return tree
+}
+
+// ownBlobs are the hub's blobs without a network.
+type ownBlobs struct{ h *fakeHub }
+
+func (b ownBlobs) Missing(_ context.Context, hashes []offpeak.Hash) ([]offpeak.Hash, error) {
+	return hashes, nil
+}
+
+func (b ownBlobs) Upload(_ context.Context, hash offpeak.Hash, data []byte) error {
+	b.h.with(func() { b.h.blobs[hash] = slices.Clone(data) })
+	return nil
+}
+
+func (b ownBlobs) Commit(_ context.Context, tree offpeak.Hash) error {
+	b.h.with(func() { b.h.trees[tree] = true })
+	return nil
+}
+
+func (b ownBlobs) Download(_ context.Context, hash offpeak.Hash) (data []byte, err error) {
+	b.h.with(func() { data = b.h.blobs[hash] })
+	return data, nil
+}
+
+// files lists a tree that is stored.
+func (h *fakeHub) files(tree offpeak.Hash) (out []string) {
+	h.t.Helper()
+	if tree == "" {
+		return nil
+	}
+	m, err := blob.Fetch(h.t.Context(), ownBlobs{h}, tree)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, e := range m.Entries {
+		out = append(out, e.Path)
+	}
+	return out
+}
+
 // offer places a lease on the node.
 func (h *fakeHub) offer(id offpeak.LeaseID, work wire.Work) {
 	h.with(func() {
@@ -435,8 +531,15 @@ func (h *fakeHub) offer(id offpeak.LeaseID, work wire.Work) {
 	})
 }
 
+// stop asks for a lease's end; one that nobody has accepted ends at once.
 func (h *fakeHub) stop(id offpeak.LeaseID, reason offpeak.EndReason) {
-	h.with(func() { h.leases[id].desired.Stop = reason; h.changedLocked() })
+	h.with(func() {
+		l := h.leases[id]
+		if l.desired.Stop = reason; l.live && l.desired.State == offpeak.LeaseOffered {
+			h.endLocked(l, wire.Report{Reason: reason})
+		}
+		h.changedLocked()
+	})
 }
 
 // ended waits for a lease's end and returns it.
@@ -457,7 +560,7 @@ func (h *fakeHub) wait(what string, ok func() bool) {
 	})
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(10 * time.Second)
 	tick := time.NewTicker(2 * time.Millisecond)

@@ -14,17 +14,11 @@ import (
 
 	"offpeak"
 	"offpeak/agent/driver"
+	"offpeak/agent/state"
 	"offpeak/agent/supervisor"
 	"offpeak/agent/warm"
 	"offpeak/blob"
 	"offpeak/wire"
-)
-
-// The names inside an attempt's folder.
-const (
-	workDir   = "work"
-	outputDir = "outputs"
-	ownDir    = ".offpeak"
 )
 
 var errPrepare = errors.New("fetching inputs and restoring took longer than the job allows")
@@ -32,14 +26,16 @@ var errPrepare = errors.New("fetching inputs and restoring took longer than the 
 // prepare lays out the folder, fetches, restores and starts.
 func (t *attempt) prepare() error {
 	ctx, cancel := context.WithCancelCause(t.ctx)
-	ctx, timeout := context.WithTimeoutCause(ctx, t.work.Limits.Prepare.Std(), errPrepare)
+	ctx, timeout := context.WithTimeoutCause(ctx, t.Work.Limits.Prepare.Std(), errPrepare)
 	defer timeout()
 	asked := make(chan struct{})
+	var stop *stopError
 	go func() {
 		defer close(asked)
 		select {
 		case reason := <-t.stops:
-			cancel(&stopError{reason})
+			stop = &stopError{reason}
+			cancel(stop)
 		case <-ctx.Done():
 		}
 	}()
@@ -53,8 +49,8 @@ func (t *attempt) prepare() error {
 	}
 	cancel(nil)
 	<-asked
-	var stop *stopError
-	if errors.As(context.Cause(ctx), &stop) {
+	// Not from the context's cause: the word may have come as it ended.
+	if stop != nil {
 		return stop
 	}
 	if err != nil {
@@ -63,9 +59,13 @@ func (t *attempt) prepare() error {
 	return t.start()
 }
 
-// layOut makes the attempt's folder.
+// layOut makes the attempt's folder. What an input brings lands in an empty one,
+// and a checkpoint folder elsewhere leaves none at the usual place.
 func (t *attempt) layOut() (*os.Root, error) {
-	path := filepath.Join(t.a.folder.lease(t.id), workDir)
+	if t.Work.Task.Input == "" && t.checkpoints() == state.CheckpointDir {
+		return t.a.folder.Lay(t.Lease)
+	}
+	path := filepath.Join(t.a.folder.Lease(t.Lease), state.WorkDir)
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make job folder: %w", err)
 	}
@@ -76,31 +76,40 @@ func (t *attempt) layOut() (*os.Root, error) {
 	return root, nil
 }
 
-// fetch brings the input and the newest checkpoint that is whole.
+// fetch brings the input, the job's folders and the newest checkpoint.
 func (t *attempt) fetch(ctx context.Context, work *os.Root) error {
-	disk := t.work.Resources.Disk
-	if in := t.work.Task.Input; in != "" {
-		if err := blob.Unpack(ctx, remote{t}, in, work, blob.UnpackOptions{Limit: disk}); err != nil {
+	disk := t.Work.Resources.Disk
+	if in := t.Work.Task.Input; in != "" {
+		if err := blob.Unpack(ctx, t.data.Remote(), in, work, blob.UnpackOptions{Limit: disk}); err != nil {
 			return &inputError{err}
 		}
 	}
-	dir := t.checkpointDir()
-	for _, d := range []string{outputDir, filepath.Join(ownDir, "tmp"), dir} {
+	dir := t.checkpoints()
+	if t.Work.Task.Input == "" && dir == state.CheckpointDir {
+		return t.restore(ctx, work, dir) // Lay made all there is
+	}
+	for _, d := range []string{state.OutputDir, filepath.Join(state.OwnDir, "tmp"), dir} {
 		if err := work.MkdirAll(d, 0o700); err != nil {
 			return &driver.StartError{Reason: offpeak.EndBadInput, Detail: fmt.Sprintf("the input has something that is not a folder at %s: %v", d, err)}
 		}
 	}
-	if len(t.work.Checkpoints) == 0 {
+	return t.restore(ctx, work, dir)
+}
+
+// restore brings the newest checkpoint that is whole.
+func (t *attempt) restore(ctx context.Context, work *os.Root, dir string) error {
+	if len(t.Work.Checkpoints) == 0 {
 		return nil
 	}
+	disk := t.Work.Resources.Disk
 	place, err := work.OpenRoot(dir)
 	if err != nil {
 		return fmt.Errorf("open checkpoint folder: %w", err)
 	}
 	defer place.Close()
 	var errs []error
-	for _, c := range t.work.Checkpoints {
-		err := blob.Unpack(ctx, remote{t}, c.Tree, place, blob.UnpackOptions{Limit: disk, Overwrite: true})
+	for _, c := range t.Work.Checkpoints {
+		err := blob.Unpack(ctx, t.data.Remote(), c.Tree, place, blob.UnpackOptions{Limit: disk, Overwrite: true})
 		if err == nil {
 			t.restored = c.ID
 			return nil
@@ -108,9 +117,9 @@ func (t *attempt) fetch(ctx context.Context, work *os.Root) error {
 		if ctx.Err() != nil || errors.Is(err, offpeak.ErrStaleLease) || errors.Is(err, offpeak.ErrStorage) {
 			return err
 		}
-		t.a.log.Warn("checkpoint can't be restored; trying the one before it", "job", t.job, "checkpoint", c.ID, "error", err)
+		t.data.Log.Warn("checkpoint can't be restored; trying the one before it", "checkpoint", c.ID, "error", err)
 		errs = append(errs, fmt.Errorf("checkpoint %s: %w", c.Name, err))
-		if validID(c.Name) {
+		if state.ValidID(c.Name) {
 			// What came of it must not look like a checkpoint to the job.
 			_ = place.RemoveAll(c.Name)
 		}
@@ -125,24 +134,49 @@ func (e *inputError) Unwrap() error { return e.error }
 
 // start hands the job to a supervisor.
 func (t *attempt) start() error {
-	i := slices.IndexFunc(t.a.env.Drivers, func(d driver.Driver) bool { return d.Name() == t.work.Task.Driver })
+	i := slices.IndexFunc(t.a.env.Drivers, func(d driver.Driver) bool { return d.Name() == t.Work.Task.Driver })
 	if i < 0 {
-		return &driver.StartError{Reason: offpeak.EndNodeError, Detail: "this node has no driver " + strconv.Quote(t.work.Task.Driver)}
+		return &driver.StartError{Reason: offpeak.EndNodeError, Detail: "this node has no driver " + strconv.Quote(t.Work.Task.Driver)}
 	}
-	path := t.a.folder.lease(t.id)
-	work := filepath.Join(path, workDir)
+	work := filepath.Join(t.a.folder.Lease(t.Lease), state.WorkDir)
 	cmd, err := t.a.env.Drivers[i].Command(driver.Task{
-		Task: t.work.Task, Work: work, Env: t.environment(work),
-		Memory: t.work.Resources.Memory, Cache: t.a.folder.at("cache"),
+		Task: t.Work.Task, Work: work, Env: t.environment(work),
+		Memory: t.Work.Resources.Memory, Cache: t.a.folder.At("cache"),
 	})
 	if err != nil {
 		return err
 	}
+	for tries := startTries; ; tries-- {
+		err := t.startOn(cmd)
+		if err == nil {
+			break
+		}
+		if t.slot.Sup != nil {
+			t.a.pool.Drop(t.ctx, t.slot)
+			t.slot = warm.Slot{}
+		}
+		// One that was kept ready may have died since; whatever it began died
+		// with it.
+		if tries <= 1 || !errors.Is(err, supervisor.ErrGone) || t.ctx.Err() != nil {
+			return fmt.Errorf("start job: %w", err)
+		}
+	}
+	t.follow()
+	t.data.Log.Info("job started", "restored", t.restored)
+	return nil
+}
+
+// startTries is how many supervisors are tried before a start is given up.
+const startTries = 3
+
+// startOn takes a supervisor and hands it the job.
+func (t *attempt) startOn(cmd driver.Command) (err error) {
 	if t.slot, err = t.a.pool.Take(t.ctx); err != nil {
 		return err
 	}
-	j := journal{Lease: t.id, Job: t.job, Attempt: t.n, Work: *t.work, Restored: t.restored, Supervisor: t.slot.Name}
-	if err := t.a.folder.write(filepath.Join("leases", string(t.id), "lease.json"), j, false); err != nil {
+	if err := t.a.folder.Begin(state.Journal{
+		Lease: t.Lease, Job: t.Job, Attempt: t.Attempt, Work: *t.Work, Restored: t.restored, Supervisor: t.slot.Name,
+	}); err != nil {
 		return err
 	}
 	t.a.mu.Lock()
@@ -152,26 +186,23 @@ func (t *attempt) start() error {
 	if deadline.Timeout <= 0 {
 		deadline = supervisor.Lease{Granted: int64(t.a.env.Boot()), Timeout: fallback}
 	}
-	res, lim := t.work.Resources, t.work.Limits
-	_, err = t.do(supervisor.Request{Start: &supervisor.Start{
-		Lease: t.id, Command: cmd, Folder: path, NoticePath: filepath.Join(work, ownDir, "notice.json"),
-		Limits: supervisor.Limits{CPU: res.CPU, Memory: res.Memory, Disk: res.Disk, Processes: lim.Processes, Log: lim.Log, Time: lim.Time.Std()},
-		Grace:  t.work.Task.Grace.Std(), KeepFrozen: lim.KeepFrozen.Std(), Deadline: deadline,
-	}})
-	if err != nil {
-		t.a.pool.Drop(t.ctx, t.slot)
-		t.slot = warm.Slot{}
-		return fmt.Errorf("start job: %w", err)
+	res, lim := t.Work.Resources, t.Work.Limits
+	if t.a.cfg.NoLimits {
+		res.CPU, res.Memory, lim.Processes = 0, 0, 0
 	}
-	t.follow()
-	t.a.log.Info("job started", "job", t.job, "attempt", t.n, "lease", t.id, "restored", t.restored)
-	return nil
+	_, err = t.do(supervisor.Request{Start: &supervisor.Start{
+		Lease: t.Lease, Command: cmd, Folder: t.a.folder.Lease(t.Lease), NoticePath: filepath.Join(cmd.Dir, state.OwnDir, "notice.json"),
+		Limits: supervisor.Limits{CPU: res.CPU, Memory: res.Memory, Disk: res.Disk, Processes: lim.Processes, Log: lim.Log, Time: lim.Time.Std()},
+		Grace:  t.Work.Task.Grace.Std(), KeepFrozen: lim.KeepFrozen.Std(), Deadline: deadline,
+	}})
+	return err
 }
 
-func (t *attempt) checkpointDir() string {
-	dir := t.work.Task.Checkpoint.Dir
+// checkpoints is the place of the checkpoint folder in the job's own.
+func (t *attempt) checkpoints() string {
+	dir := t.Work.Task.Checkpoint.Dir
 	if dir == "" || !filepath.IsLocal(dir) {
-		dir = "checkpoints"
+		dir = state.CheckpointDir
 	}
 	return filepath.Clean(dir)
 }
@@ -179,8 +210,8 @@ func (t *attempt) checkpointDir() string {
 // environment is the job's whole environment: a small standard one and what
 // the task adds.
 func (t *attempt) environment(work string) []string {
-	devices := make([]string, len(t.work.Resources.Devices))
-	for i, d := range t.work.Resources.Devices {
+	devices := make([]string, len(t.Work.Resources.Devices))
+	for i, d := range t.Work.Resources.Devices {
 		devices[i] = string(d)
 	}
 	// Devices go by UUID: numbers differ between tools. A job without any must
@@ -192,19 +223,19 @@ func (t *attempt) environment(work string) []string {
 	env := map[string]string{
 		"PATH":                   "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME":                   work,
-		"TMPDIR":                 filepath.Join(work, ownDir, "tmp"),
+		"TMPDIR":                 filepath.Join(work, state.OwnDir, "tmp"),
 		"LANG":                   "C.UTF-8",
 		"CUDA_VISIBLE_DEVICES":   list,
 		"NVIDIA_VISIBLE_DEVICES": nvidia,
 	}
-	maps.Copy(env, t.work.Task.Env)
+	maps.Copy(env, t.Work.Task.Env)
 	maps.Copy(env, map[string]string{
-		"OFFPEAK_JOB":            string(t.job),
-		"OFFPEAK_ATTEMPT":        strconv.Itoa(int(t.n)),
-		"OFFPEAK_LEASE":          string(t.id),
-		"OFFPEAK_CHECKPOINT_DIR": filepath.Join(work, t.checkpointDir()),
-		"OFFPEAK_OUTPUT_DIR":     filepath.Join(work, outputDir),
-		"OFFPEAK_NOTICE":         filepath.Join(work, ownDir, "notice.json"),
+		"OFFPEAK_JOB":            string(t.Job),
+		"OFFPEAK_ATTEMPT":        strconv.Itoa(int(t.Attempt)),
+		"OFFPEAK_LEASE":          string(t.Lease),
+		"OFFPEAK_CHECKPOINT_DIR": filepath.Join(work, t.checkpoints()),
+		"OFFPEAK_OUTPUT_DIR":     filepath.Join(work, state.OutputDir),
+		"OFFPEAK_NOTICE":         filepath.Join(work, state.OwnDir, "notice.json"),
 		"OFFPEAK_DEVICES":        list,
 	})
 	out := make([]string, 0, len(env))
@@ -236,42 +267,3 @@ func prepareEnd(err error) wire.Report {
 	}
 	return r
 }
-
-// remote is the hub's blobs as one lease sees them.
-type remote struct{ t *attempt }
-
-func (r remote) call(ctx context.Context, f func(context.Context, wire.Blobs) error) error {
-	return r.t.a.link.CallFor(ctx, r.t.a.cfg.Times.Blob, func(ctx context.Context, d *wire.Direct) error {
-		return f(ctx, wire.Blobs{Direct: d, Lease: r.t.id})
-	})
-}
-
-// Missing implements blob.Remote.
-func (r remote) Missing(ctx context.Context, hashes []offpeak.Hash) (out []offpeak.Hash, err error) {
-	err = r.call(ctx, func(ctx context.Context, b wire.Blobs) (err error) {
-		out, err = b.Missing(ctx, hashes)
-		return err
-	})
-	return out, err
-}
-
-// Upload implements blob.Remote.
-func (r remote) Upload(ctx context.Context, hash offpeak.Hash, data []byte) error {
-	return r.call(ctx, func(ctx context.Context, b wire.Blobs) error { return b.Upload(ctx, hash, data) })
-}
-
-// Commit implements blob.Remote.
-func (r remote) Commit(ctx context.Context, tree offpeak.Hash) error {
-	return r.call(ctx, func(ctx context.Context, b wire.Blobs) error { return b.Commit(ctx, tree) })
-}
-
-// Download implements blob.Remote.
-func (r remote) Download(ctx context.Context, hash offpeak.Hash) (out []byte, err error) {
-	err = r.call(ctx, func(ctx context.Context, b wire.Blobs) (err error) {
-		out, err = b.Download(ctx, hash)
-		return err
-	})
-	return out, err
-}
-
-var _ blob.Remote = remote{}

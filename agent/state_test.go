@@ -1,19 +1,13 @@
 package agent
 
 import (
-	"bytes"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"offpeak"
-	"offpeak/agent/link"
-	"offpeak/internal/require"
 	"offpeak/wire"
 )
 
@@ -94,34 +88,6 @@ func TestTornState(t *testing.T) {
 	}
 }
 
-func TestWriteIsWholeOrNot(t *testing.T) {
-	w := newWorld(t)
-	f, err := openFolder(w.cfg.Data, w.env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.write("orders.json", orders{Paused: true}, true); err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Stat(f.at("orders.json"))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode = %v, %v", info.Mode(), err)
-	}
-	// A disk that refuses the new file leaves the old one as it was.
-	if err := os.Mkdir(f.at("orders.json.tmp"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.write("orders.json", orders{}, true); err == nil {
-		t.Error("write over a folder succeeded")
-	}
-	if !f.orders().Paused {
-		t.Error("the old file is gone")
-	}
-	if _, err := os.Stat(f.at("orders.json.bad")); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("a whole file was set aside")
-	}
-}
-
 // TestIncarnationsThatWaitForAnAnswer: sessions whose opening was answered to
 // nobody are claimed by the next agents, a copy of the disk is not.
 func TestIncarnationsThatWaitForAnAnswer(t *testing.T) {
@@ -156,32 +122,4 @@ func TestIncarnationsThatWaitForAnAnswer(t *testing.T) {
 	clone.cfg.Data = copied
 	clone.run()
 	eventually(t, "conflict", func() bool { return clone.status().Conflict })
-}
-
-// TestFullDiskKeepsTheNode: the node's own state is written from what was set
-// aside, once jobs have filled the disk.
-func TestFullDiskKeepsTheNode(t *testing.T) {
-	w := newWorld(t)
-	dir := t.TempDir()
-	require.Met(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"), "root, to mount a small disk")
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	f, err := openFolder(dir, w.env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	full := bytes.Repeat([]byte{1}, 4096)
-	filler, err := os.Create(f.at("filler"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer filler.Close()
-	for err == nil {
-		_, err = filler.Write(full)
-	}
-	if err := f.write("leases/x", orders{}, false); !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("write on a full disk = %v", err)
-	}
-	if err := f.write("node.json", link.Identity{Node: "node_1"}, true); err != nil {
-		t.Errorf("write the identity: %v", err)
-	}
 }

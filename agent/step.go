@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/state"
 	"offpeak/wire"
 )
 
@@ -19,9 +20,9 @@ type picture struct {
 	leases   map[offpeak.LeaseID]*held
 	// ended are leases that are done with but that the hub's next word may
 	// still list: they are not started again.
-	ended    map[offpeak.LeaseID]bool
-	paused   bool
-	draining bool
+	ended map[offpeak.LeaseID]bool
+	// orders are the owner's.
+	orders state.Orders
 	// conflicted says that another agent uses this node's identity.
 	conflicted bool
 	// full is when the disk may be tried again, on the boot clock.
@@ -58,8 +59,8 @@ type (
 	ending struct{ lease offpeak.LeaseID }
 	// done: an attempt has ended and was reported, or is stale.
 	done struct{ lease offpeak.LeaseID }
-	// ordered: the owner paused or resumed.
-	ordered struct{ paused, draining bool }
+	// ordered: the owner paused, drained or resumed.
+	ordered struct{ orders state.Orders }
 	// conflict: another agent uses the identity, or does not any more.
 	conflict struct{ on bool }
 	// diskFull: no new work until then.
@@ -115,9 +116,9 @@ func (p *picture) step(now time.Duration, event any) []effect {
 		}
 		return p.settle(nil)
 	case ordered:
-		p.paused, p.draining = ev.paused, ev.draining
+		p.orders = ev.orders
 		var out []effect
-		if ev.paused {
+		if ev.orders.Paused {
 			out = p.stopAll(offpeak.EndPaused)
 		}
 		return p.settle(append(out, effect{do: doBeat}))
@@ -133,9 +134,9 @@ func (p *picture) step(now time.Duration, event any) []effect {
 // why returns the reason why the node may take no new work, "" if it may.
 func (p *picture) why(now time.Duration) offpeak.EndReason {
 	switch {
-	case p.paused:
+	case p.orders.Paused:
 		return offpeak.EndPaused
-	case p.draining:
+	case p.orders.Draining:
 		return offpeak.EndDrained
 	case now < p.full:
 		return offpeak.EndNodeDiskFull
@@ -159,7 +160,7 @@ func (p *picture) sync(now time.Duration, s wire.Sync) (out []effect) {
 				h.stop = d.Stop
 				out = append(out, effect{doStop, d.Lease, d.Stop})
 			}
-		case p.ended[d.Lease] || d.State != offpeak.LeaseOffered || d.Stop != "" || p.conflicted || !validID(d.Lease):
+		case p.ended[d.Lease] || d.State != offpeak.LeaseOffered || d.Stop != "" || p.conflicted || !state.ValidID(d.Lease):
 			// Done with, or accepted by an agent before this one that kept no
 			// trace of it: the next heartbeat tells the hub that it is not held.
 		case p.why(now) != "":
@@ -192,8 +193,8 @@ func (p *picture) stopAll(reason offpeak.EndReason) (out []effect) {
 }
 
 func (p *picture) settle(out []effect) []effect {
-	if p.draining && !p.paused && len(p.leases) == 0 {
-		p.paused, p.draining = true, false
+	if p.orders.Draining && !p.orders.Paused && len(p.leases) == 0 {
+		p.orders = state.Orders{Paused: true}
 		return append(out, effect{do: doSettle})
 	}
 	return out

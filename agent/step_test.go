@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"offpeak"
+	"offpeak/agent/state"
 	"offpeak/wire"
 )
 
@@ -79,7 +80,7 @@ func TestStep(t *testing.T) {
 			{said(1, "+a"), []effect{accept("a")}},
 			{said(2, "a!outbid"), []effect{{doStop, "a", offpeak.EndOutbid}}},
 			{said(3, "a!cancelled"), nil},
-			{ordered{paused: true}, []effect{{do: doBeat}}},
+			{ordered{state.Orders{Paused: true}}, []effect{{do: doBeat}}},
 		},
 		"a lease of an agent before this one is left to the heartbeat": {
 			{said(1, "a"), nil},
@@ -92,7 +93,7 @@ func TestStep(t *testing.T) {
 		},
 		"a paused node declines and stops": {
 			{said(1, "+a"), []effect{accept("a")}},
-			{ordered{paused: true}, []effect{{doStop, "a", offpeak.EndPaused}, {do: doBeat}}},
+			{ordered{state.Orders{Paused: true}}, []effect{{doStop, "a", offpeak.EndPaused}, {do: doBeat}}},
 			{said(2, "a", "+b"), []effect{{doDecline, "b", offpeak.EndDeclined}}},
 			{done{"b"}, nil},
 			{ordered{}, []effect{{do: doBeat}}},
@@ -100,13 +101,13 @@ func TestStep(t *testing.T) {
 		},
 		"a drained node pauses after its last lease": {
 			{said(1, "+a"), []effect{accept("a")}},
-			{ordered{draining: true}, []effect{{do: doBeat}}},
+			{ordered{state.Orders{Draining: true}}, []effect{{do: doBeat}}},
 			{said(2, "a", "+b"), []effect{{doDecline, "b", offpeak.EndDeclined}}},
 			{done{"b"}, nil},
 			{done{"a"}, []effect{{do: doSettle}}},
 		},
 		"an idle node drains at once": {
-			{ordered{draining: true}, []effect{{do: doBeat}, {do: doSettle}}},
+			{ordered{state.Orders{Draining: true}}, []effect{{do: doBeat}, {do: doSettle}}},
 		},
 		"a full disk declines until later": {
 			{diskFull{time.Hour}, []effect{{do: doBeat}}},
@@ -132,5 +133,31 @@ func TestStep(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A slow link must not look like a hub that hangs, nor a hanging hub keep a node
+// from the next one.
+func TestPatience(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		hubs, failures    int
+		interval, timeout time.Duration
+		want              time.Duration
+	}{
+		{1, 0, 5 * s, 60 * s, 30 * s},
+		{1, 7, 5 * s, 60 * s, 30 * s},
+		{2, 0, 5 * s, 60 * s, 10 * s},
+		{2, 1, 5 * s, 60 * s, 10 * s},
+		{2, 2, 5 * s, 60 * s, 20 * s},
+		{2, 4, 5 * s, 60 * s, 30 * s},
+		{3, 99, 5 * s, 60 * s, 30 * s},
+		{1, 0, s / 5, 3 * s, 3 * s / 2},
+		{2, 0, s / 5, 3 * s, s},
+		{1, 0, s / 50, s / 2, s},
+	} {
+		if got := patience(c.hubs, c.failures, c.interval, c.timeout); got != c.want {
+			t.Errorf("patience(%d hubs, %d failures, %s, %s) = %s, want %s", c.hubs, c.failures, c.interval, c.timeout, got, c.want)
+		}
 	}
 }

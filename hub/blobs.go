@@ -117,14 +117,17 @@ func (h *Hub) Check(ctx context.Context) (wire.Checked, error) {
 	return out, nil
 }
 
-// Names of what a backup holds.
+// Names of what a data folder and a backup of it hold. The key is the hub's
+// secret: whoever has it can pose as the hub to those who pin it.
 const (
 	BackupDatabase = "offpeak.db"
 	BackupBlobs    = "blobs"
+	BackupKey      = "hub.key"
 )
 
-// Backup writes database and blobs to a new folder. The database is copied
-// first and nothing is collected meanwhile, so every blob it names is there.
+// Backup writes database, blobs and, where the hub has one, its key to a new
+// folder. The database is copied first and nothing is collected meanwhile, so
+// every blob it names is there.
 func (h *Hub) Backup(ctx context.Context, path string) error {
 	if !filepath.IsAbs(path) {
 		return &offpeak.FieldError{Field: "path", Value: path, Rule: "is an absolute path on the hub's machine that does not exist yet"}
@@ -158,6 +161,31 @@ func (h *Hub) Backup(ctx context.Context, path string) error {
 		if err := h.copyBlob(ctx, target, hash); err != nil {
 			return fmt.Errorf("back up blob %s: %w", hash, err)
 		}
+	}
+	if err := CopyKey(h.cfg.Folder, path); err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
+	return nil
+}
+
+// CopyKey copies the hub's key from one folder to another, readable by its owner
+// alone. A hub that was only ever on loopback has none, which is no error; a key
+// that is there already is never replaced.
+func CopyKey(from, to string) error {
+	key, err := os.ReadFile(filepath.Join(from, BackupKey))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the hub's key: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(to, BackupKey), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("write the hub's key: %w", err)
+	}
+	_, err = f.Write(key)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write the hub's key: %w", err)
 	}
 	return nil
 }

@@ -75,14 +75,19 @@ func (t *tail) add(events []offpeak.Event) {
 	t.more = make(chan struct{})
 }
 
+// startTail begins the tail at the newest event: listeners that are behind it
+// find what they missed in the store, or that it is gone.
 func (h *Hub) startTail(ctx context.Context) error {
 	last, err := h.env.Store.LastEvent(ctx)
 	if err != nil {
 		return err
 	}
-	h.tail.mu.Lock()
-	h.tail.first, h.tail.last = last, last
-	h.tail.mu.Unlock()
+	t := &h.tail
+	t.mu.Lock()
+	t.first, t.last, t.events = last, last, nil
+	close(t.more)
+	t.more = make(chan struct{})
+	t.mu.Unlock()
 	return nil
 }
 
@@ -116,8 +121,11 @@ func (h *Hub) tailEvents(ctx context.Context) error {
 			after := h.tail.last
 			h.tail.mu.Unlock()
 			events, err := h.env.Store.Events(ctx, "", after, page)
+			if errors.Is(err, offpeak.ErrNotFound) { // pruned before the tail had read them
+				err = h.startTail(ctx)
+			}
 			if err != nil {
-				if ctx.Err() == nil && !errors.Is(err, offpeak.ErrNotFound) {
+				if ctx.Err() == nil {
 					h.env.Log.Warn("read events", "err", err)
 				}
 				break

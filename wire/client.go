@@ -55,6 +55,38 @@ func Fingerprint(cert *x509.Certificate) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// KeyError is a hub that holds another key than the pinned one.
+type KeyError struct{ Got, Want string }
+
+func (e *KeyError) Error() string {
+	return fmt.Sprintf("the hub's key has fingerprint %s, expected %s: this is another hub, or somebody is in between", e.Got, e.Want)
+}
+
+// UntrustedError is a hub that could not prove who it is: its key is not the
+// pinned one (*KeyError), or no pin was given and no authority vouches for it.
+// Nothing was sent to it. Trying again helps only where the address may lead
+// elsewhere.
+type UntrustedError struct {
+	Base string
+	Err  error
+}
+
+func (e *UntrustedError) Error() string { return e.Base + ": " + e.Err.Error() }
+
+// Unwrap returns what was wrong, and ErrUnavailable: the hub itself may be well.
+func (e *UntrustedError) Unwrap() []error { return []error{e.Err, offpeak.ErrUnavailable} }
+
+// untrusted returns an *UntrustedError if that is why a request failed.
+func untrusted(base string, err error) error {
+	if key, ok := errors.AsType[*KeyError](err); ok {
+		return &UntrustedError{base, key}
+	}
+	if cert, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return &UntrustedError{base, cert}
+	}
+	return nil
+}
+
 // pinned returns the TLS settings that accept the key with the fingerprint.
 // The usual verification is off because a hub signs its own certificate, and
 // VerifyConnection, which runs on resumed connections too, takes its place.
@@ -71,7 +103,7 @@ func pinned(fingerprint string) *tls.Config {
 			}
 			got := Fingerprint(s.PeerCertificates[0])
 			if subtle.ConstantTimeCompare([]byte(got), []byte(fingerprint)) != 1 {
-				return fmt.Errorf("the hub's key has fingerprint %s, expected %s: this is another hub, or somebody is in between", got, fingerprint)
+				return &KeyError{Got: got, Want: fingerprint}
 			}
 			return nil
 		},

@@ -33,7 +33,10 @@ func TestClientTrustsThePinnedKeyAlone(t *testing.T) {
 	if err := ask(other); !errors.Is(err, offpeak.ErrUnavailable) || !strings.Contains(err.Error(), "another hub") {
 		t.Errorf("another key: %v, want a refusal that says so", err)
 	}
-	if err := ask(""); err == nil {
+	if key, ok := errors.AsType[*KeyError](ask(other)); !ok || key.Got != pin || key.Want != other {
+		t.Errorf("another key: %v", key)
+	}
+	if _, ok := errors.AsType[*UntrustedError](ask("")); !ok {
 		t.Error("a certificate that nobody vouches for was trusted without a pin")
 	}
 }

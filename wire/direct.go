@@ -19,7 +19,7 @@ import (
 // Direct makes calls to a hub, one request each: it neither retries nor fails
 // over. Errors of the hub come back as *Problem, so errors.Is works on them;
 // when no answer came, the error wraps ErrUnavailable and the outcome is
-// unknown. It is a value: copy it to use another token or hub, never change one
+// unknown; a hub that is not the pinned one is an *UntrustedError. It is a value: copy it to use another token or hub, never change one
 // that is in use.
 type Direct struct {
 	// Client makes the requests; its Transport pins the hub's key where needed.
@@ -81,6 +81,9 @@ func (d *Direct) Raw(ctx context.Context, method, path string, op offpeak.OpID, 
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
+		}
+		if err := untrusted(d.Base, err); err != nil {
+			return nil, err
 		}
 		return nil, fmt.Errorf("%s %s: no answer: %w", method, path, errors.Join(offpeak.ErrUnavailable, err))
 	}

@@ -109,8 +109,9 @@ type HeldLease struct {
 }
 
 // Sync is the hub's word on what a node should hold. It answers every
-// heartbeat and is pushed on the stream whenever it changes. An agent ignores
-// one whose Revision is lower than one it has applied from this hub's store.
+// heartbeat and is pushed on the stream whenever it changes by other than the
+// node's own reports. An agent ignores one whose Revision is lower than one it
+// has applied from this hub's store.
 type Sync struct {
 	Revision int64 `json:"revision"`
 	// Interval is when to send the next heartbeat, before jitter.

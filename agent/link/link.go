@@ -4,8 +4,8 @@
 //
 // It owns the session and its place in the node's identity. It decides nothing
 // about leases and keeps nothing on disk itself. A Link and an Outbox may be
-// used by any number of goroutines. They are tested with the agent around them,
-// against a hub that loses calls.
+// used by any number of goroutines. They are tested against hubs that hang and
+// die, and with the agent around them against one that loses calls.
 package link
 
 import (
@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"offpeak"
@@ -76,6 +77,9 @@ type Link struct {
 	opening sync.Mutex
 	id      Identity // guarded by opening
 
+	// seq is the number of the last message that was stamped.
+	seq atomic.Int64
+
 	// mu guards what follows.
 	mu      sync.Mutex
 	at      int
@@ -88,6 +92,9 @@ func New(cfg Config) *Link { return &Link{cfg: cfg, id: cfg.Identity} }
 
 // Incarnation is that of this process.
 func (l *Link) Incarnation() offpeak.Incarnation { return l.cfg.Incarnation }
+
+// Stamp is what marks the next message: this process and its next number.
+func (l *Link) Stamp() (offpeak.Incarnation, int64) { return l.cfg.Incarnation, l.seq.Add(1) }
 
 // Hubs are the addresses in use.
 func (l *Link) Hubs() []string { return l.cfg.Hubs }

@@ -21,6 +21,8 @@
 package supervisor
 
 import (
+	"os"
+	"path/filepath"
 	"time"
 
 	"offpeak"
@@ -116,6 +118,19 @@ type Kill struct {
 // that is connected and resets the supervisor at once has taken the result; then
 // there is no file.
 const StatusFile = "status.json"
+
+// KeepStatus writes into an attempt's folder what its supervisor said last, if
+// that is an exit and the supervisor did not live to write it down itself.
+func KeepStatus(folder string, st Status) error {
+	if st.Phase != Exited {
+		return nil
+	}
+	path := filepath.Join(folder, StatusFile)
+	if _, err := os.Lstat(path); err == nil {
+		return nil
+	}
+	return writeWhole(path, st)
+}
 
 // Phase is where a supervisor stands.
 type Phase string

@@ -557,6 +557,13 @@ func (s *server) treeGone() {
 	s.status.Noticed = j.watch.noticed
 	j.gone = true
 	exit := j.exit()
+	if limit := j.start.Limits.Disk; limit > 0 && (exit.Reason == offpeak.EndExitNonzero || exit.Reason == offpeak.EndSignalled) {
+		// It may have filled the disk and failed of it between two looks.
+		j.stop.Store(false)
+		if size := folderSize(j.start.Command.Dir, &j.stop); size > limit {
+			exit.Reason, exit.Detail = offpeak.EndDiskLimit, overLimit(size, limit)
+		}
+	}
 	if s.detail != "" && j.watch.killed == exit.Reason {
 		exit.Detail = s.detail
 	}
@@ -588,6 +595,10 @@ func (s *server) measured(size offpeak.Bytes) {
 	t := BootTime()
 	s.diskAt = t + max(int64(diskEvery), 20*(t-s.diskAt))
 	if size > j.start.Limits.Disk {
-		s.end(offpeak.EndDiskLimit, fmt.Sprintf("the job's folder took %s of the %s it may", size, j.start.Limits.Disk))
+		s.end(offpeak.EndDiskLimit, overLimit(size, j.start.Limits.Disk))
 	}
+}
+
+func overLimit(size, limit offpeak.Bytes) string {
+	return fmt.Sprintf("the job's folder took %s of the %s it may", size, limit)
 }

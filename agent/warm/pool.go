@@ -4,7 +4,7 @@
 // It owns the folder in which supervisors have their own folders: their names,
 // and that nothing is left of one that has ended. It knows nothing of leases
 // and jobs. A Pool may be used by any number of goroutines; Run fills it until
-// its context ends. It is tested with the agent around it.
+// its context ends. It is tested over supervisors that are nothing but a state.
 package warm
 
 import (
@@ -27,6 +27,9 @@ type Starter interface {
 	// Adopt connects to the supervisor that has its socket in dir; an error
 	// means that there is none any more.
 	Adopt(ctx context.Context, dir string) (Supervisor, error)
+	// Clear takes away what a supervisor that is gone left beside dir: what its
+	// job still runs, control groups.
+	Clear(dir string) error
 }
 
 // Supervisor is one supervisor process.
@@ -92,8 +95,10 @@ func (p *Pool) Take(ctx context.Context) (Slot, error) {
 			p.wake()
 			return s, nil
 		}
+		p.mu.Unlock()
 		s.Sup.Close()
-		delete(p.used, s.Name)
+		p.Release(s.Name)
+		p.mu.Lock()
 	}
 	p.busy++
 	p.mu.Unlock()
@@ -162,8 +167,11 @@ func (p *Pool) reserve() string {
 	}
 }
 
-// Release removes a supervisor's folder and frees its name.
+// Release removes what is left of a supervisor that is gone and frees its name.
 func (p *Pool) Release(name string) {
+	if err := p.starter.Clear(filepath.Join(p.dir, name)); err != nil {
+		p.log.Warn("clear away a supervisor", "folder", name, "error", err)
+	}
 	if err := removeIn(p.dir, name); err != nil {
 		p.log.Warn("remove supervisor folder", "folder", name, "error", err)
 	}

@@ -10,8 +10,8 @@ import (
 	"offpeak/cmd/offpeak/cli"
 )
 
-// version is set by the linker for releases.
-var version string
+// version and commit are set by the linker for releases.
+var version, commit string
 
 func main() {
 	// The processes that agents start come first: they stay small.
@@ -29,5 +29,6 @@ func main() {
 		Stderr:  os.Stderr,
 		Getenv:  os.Getenv,
 		Version: version,
+		Commit:  commit,
 	}))
 }

@@ -55,9 +55,18 @@ type told struct {
 // that blocks, so it runs in a goroutine of its own, which ends before tell does.
 func (a *api) tell(w http.ResponseWriter, r *http.Request, c *caller, account offpeak.AccountID, after int64, job offpeak.JobID) error {
 	ctx, cancel := context.WithCancel(r.Context())
-	news, done := make(chan told), make(chan struct{})
-	// What is new begins here, before the client learns that it is connected.
+	// What is new begins here, before the client learns that it is connected,
+	// and the client is told where, so that one who is cut off before the first
+	// event can come back to the same place.
+	if after < 0 {
+		var err error
+		if after, err = a.hub.Store().LastEvent(ctx); err != nil {
+			cancel()
+			return wrap("find the newest event: "+err.Error(), offpeak.ErrUnavailable)
+		}
+	}
 	seq := a.hub.Events(ctx, account, after, job)
+	news, done := make(chan told), make(chan struct{})
 	defer func() { cancel(); <-done }()
 	go func() {
 		defer close(done)
@@ -75,7 +84,7 @@ func (a *api) tell(w http.ResponseWriter, r *http.Request, c *caller, account of
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := flusher{http.NewResponseController(w), w}
 	defer a.metrics.open("events")()
-	if err := out.send([]byte(": connected\n\n")); err != nil {
+	if err := out.send([]byte(": connected\nid: " + strconv.FormatInt(after, 10) + "\n\n")); err != nil {
 		return err
 	}
 	_, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")

@@ -156,7 +156,10 @@ func TestTheWayOfAJob(t *testing.T) {
 	if string(bytesSeen) != "hello world\n" {
 		t.Errorf("the records hold %q", bytesSeen)
 	}
-	nextSync(t, stream, func(s wire.Sync) bool { return len(s.Leases) == 0 })
+	// The node knows what it reported itself, so its stream is silent about it.
+	if s := node.beat(t, ctx); len(s.Leases) != 0 {
+		t.Errorf("after the end the node should hold %+v", s.Leases)
+	}
 
 	resp, err := viewer.Raw(ctx, http.MethodGet, "/jobs/"+string(job.ID)+"/logs", "", nil, "")
 	if err != nil {
@@ -278,6 +281,41 @@ func TestEventsGoOn(t *testing.T) {
 	defer body.Close()
 	if e := newEventReader(body).until(t, func(offpeak.Event) bool { return true }); e.Job != jobs[3] {
 		t.Errorf("an event of %s among those of %s", e.Job, jobs[3])
+	}
+}
+
+// A stream of what is new says where it begins before anything is new, so that a
+// reader who is cut off before the first event misses nothing.
+func TestEventsSayWhereTheyBegin(t *testing.T) {
+	t.Parallel()
+	g := newGrid(t, Options{})
+	ctx := g.ctx()
+	if _, err := g.admin.Submit(ctx, g.op(), spec()); err != nil {
+		t.Fatal(err)
+	}
+	body, err := g.admin.Events(ctx, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newEventReader(body)
+	r.connected(t)
+	line, err := r.ReadString('\n')
+	id, ok := strings.CutPrefix(line, "id: ")
+	if blank, _ := r.ReadString('\n'); err != nil || !ok || blank != "\n" {
+		t.Fatalf("after the greeting: %q, %q, %v", line, blank, err)
+	}
+	body.Close()
+	between, err := g.admin.Submit(ctx, g.op(), spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err = g.admin.Events(ctx, strings.TrimSpace(id), ""); err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	// The hub has news of its own as it starts.
+	if e := newEventReader(body).until(t, func(e offpeak.Event) bool { return e.Job != "" }); e.Job != between.ID {
+		t.Errorf("the first job's event after the cut is %s of %s, want one of %s", e.Type, e.Job, between.ID)
 	}
 }
 

@@ -238,6 +238,18 @@ func (a *Agent) Terminate() error {
 	return a.cmd.Wait()
 }
 
+// Wait waits until the agent's process has ended by itself and returns its exit
+// error. It fails the test when that takes too long.
+func (a *Agent) Wait(within time.Duration) error {
+	a.grid.t.Helper()
+	late := time.AfterFunc(within, func() {
+		a.grid.t.Errorf("agent %s still ran after %s", a.Name, within)
+		_ = a.cmd.Process.Kill()
+	})
+	defer late.Stop()
+	return a.cmd.Wait()
+}
+
 // Processes are the agent, its supervisors and all below them, found by the
 // agent's folder in their command lines and by parenthood.
 func (a *Agent) Processes() []int {

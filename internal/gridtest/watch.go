@@ -24,9 +24,11 @@ import (
 // NewOp makes an operation id.
 func NewOp() offpeak.OpID { return offpeak.OpID("test-" + rand.Text()) }
 
-// Events reads all events stored so far.
+// Events reads all events stored so far. A grid at work goes on making new
+// ones: what comes after the call began ends it.
 func (g *Grid) Events() []offpeak.Event {
 	g.t.Helper()
+	began := time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	body, err := g.Client.Events(ctx, "0", "")
@@ -46,6 +48,9 @@ func (g *Grid) Events() []offpeak.Event {
 		var e offpeak.Event
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
 			g.t.Fatalf("event %q: %v", data, err)
+		}
+		if e.At.After(began) {
+			break
 		}
 		out = append(out, e)
 		quiet.Reset(500 * time.Millisecond)

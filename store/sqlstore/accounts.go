@@ -183,14 +183,15 @@ func (s *Store) RemoveMember(ctx context.Context, op store.Op, account offpeak.A
 				return struct{}{}, err
 			}
 			var owner offpeak.AccountID
-			if err := t.row(`DELETE FROM members WHERE id = $1 RETURNING account`, []any{string(id)}, &owner); err != nil {
+			var role offpeak.Role
+			if err := t.row(`DELETE FROM members WHERE id = $1 RETURNING account, role`, []any{string(id)}, &owner, &role); err != nil {
 				return struct{}{}, err
 			}
 			admins, err := t.exists(`SELECT 1 FROM members WHERE role = $1`, string(offpeak.RoleAdmin))
 			if err != nil {
 				return struct{}{}, err
 			}
-			if !admins {
+			if role == offpeak.RoleAdmin && !admins {
 				return struct{}{}, fmt.Errorf("they are the grid's last admin, invite another first: %w", offpeak.ErrConflict)
 			}
 			_, err = t.Exec(`UPDATE tokens SET revoked_at = $1 WHERE account = $2 AND member = $3 AND revoked_at = 0`, micros(t.now), string(owner), string(id))

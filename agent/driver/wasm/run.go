@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/experimental/sysfs"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 	"github.com/tetratelabs/wazero/sys"
@@ -72,7 +73,7 @@ func badModule(what string, err error) error {
 
 // run returns the module's exit status, a *driver.StartError if it can't be
 // run, or any other error if it trapped.
-func run(ctx context.Context, work, cache string, memory int64, args []string) (int, error) {
+func run(ctx context.Context, work, cache string, limit int64, args []string) (int, error) {
 	root, err := os.OpenRoot(work)
 	if err != nil {
 		return 0, &driver.StartError{Reason: offpeak.EndNodeError, Detail: err.Error()}
@@ -83,9 +84,11 @@ func run(ctx context.Context, work, cache string, memory int64, args []string) (
 		return 0, &driver.StartError{Reason: offpeak.EndCommandNotFound, Detail: err.Error()}
 	}
 	config := wazero.NewRuntimeConfig()
-	if memory > 0 {
-		config = config.WithMemoryLimitPages(uint32(min(max(memory/pageSize, 1), maxPages)))
+	most := int64(maxPages)
+	if limit > 0 {
+		most = min(max(limit/pageSize, 1), maxPages)
 	}
+	mem := &memory{limit: uint64(most) * pageSize}
 	// A cache that can't be used costs time, nothing else.
 	if cc, err := wazero.NewCompilationCacheWithDir(cache); cache != "" && err == nil {
 		defer cc.Close(ctx)
@@ -116,16 +119,23 @@ func run(ctx context.Context, work, cache string, memory int64, args []string) (
 		name, value, _ := strings.Cut(e, "=")
 		module = module.WithEnv(name, value)
 	}
-	m, err := runtime.InstantiateModule(ctx, compiled, module)
+	m, err := runtime.InstantiateModule(experimental.WithMemoryAllocator(ctx, mem), compiled, module)
 	if err != nil {
 		return 0, badModule("instantiate "+args[0], err)
+	}
+	if mem.refused {
+		return 0, mem.shortage()
 	}
 	start := m.ExportedFunction("_start")
 	if start == nil {
 		return 0, badModule("start "+args[0], errors.New("it exports no _start; build it as a WASI command"))
 	}
 	_, err = start.Call(ctx)
-	if exit, ok := errors.AsType[*sys.ExitError](err); ok {
+	exit, exited := errors.AsType[*sys.ExitError](err)
+	if failed := err != nil && (!exited || exit.ExitCode() != 0); failed && mem.refused {
+		report(*mem.shortage())
+	}
+	if exited {
 		return int(exit.ExitCode() & 0xff), nil
 	}
 	return 0, err

@@ -124,7 +124,7 @@ func TestSuite(t *testing.T) {
 	})
 	t.Run("memory is capped", func(t *testing.T) {
 		task := drivertest.NewTask(t)
-		if got := r.run(t, task, "grow", "400"); got.Code == 0 {
+		if got := r.run(t, task, "grow", "400"); got.Code == 0 || got.Report.Reason != offpeak.EndOutOfMemory {
 			t.Errorf("%+v", got)
 		}
 		if got := r.run(t, task, "grow", "20"); got.Code != 0 {
@@ -148,7 +148,9 @@ func TestBadModules(t *testing.T) {
 		// (import "env" "f" (func))
 		"unknown import": {header + "\x01\x04\x01\x60\x00\x00\x02\x09\x01\x03env\x01f\x00\x00", 125, offpeak.EndBadModule},
 		// (func (export "_start") unreachable)
-		"trap": {header + "\x01\x04\x01\x60\x00\x00\x03\x02\x01\x00\x07\x0a\x01\x06_start\x00\x00\x0a\x05\x01\x03\x00\x00\x0b", 134, ""},
+		// (memory 32768) is 2 GiB from the start.
+		"too large": {header + "\x01\x04\x01\x60\x00\x00\x03\x02\x01\x00\x05\x05\x01\x00\x80\x80\x02\x07\x0a\x01\x06_start\x00\x00\x0a\x04\x01\x02\x00\x0b", 125, offpeak.EndOutOfMemory},
+		"trap":      {header + "\x01\x04\x01\x60\x00\x00\x03\x02\x01\x00\x07\x0a\x01\x06_start\x00\x00\x0a\x05\x01\x03\x00\x00\x0b", 134, ""},
 	} {
 		task := drivertest.NewTask(t)
 		if err := os.WriteFile(filepath.Join(task.Work, "m.wasm"), []byte(c.module), 0o644); err != nil {

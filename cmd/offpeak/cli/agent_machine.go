@@ -123,7 +123,7 @@ func agentEnv(cfg agent.Config, m machine, found supervisor.Found, log *slog.Log
 		inv := hardware.Probe(ctx, hardware.Sources{Folder: cfg.Data})
 		inv.Drivers, inv.Fences, inv.Version = names, found.Fences, cfg.Version
 		inv.Warnings = append(inv.Warnings, found.Warnings...)
-		return m.limit(inv), ctx.Err()
+		return inv, ctx.Err()
 	}
 	return agent.Env{
 		Boot:        func() time.Duration { return time.Duration(supervisor.BootTime()) },
@@ -132,10 +132,19 @@ func agentEnv(cfg agent.Config, m machine, found supervisor.Found, log *slog.Log
 		Client:      wire.Client,
 		Drivers:     drivers,
 		Supervisors: supervisors{exe},
-		Probe:       steadyDisk(cfg.Data, look),
+		Probe:       m.offered(steadyDisk(cfg.Data, look)),
 		Free:        free,
 		Log:         log,
 	}, nil
+}
+
+// offered is what look finds, less what the owner keeps: the owner's word comes
+// last, whatever was measured.
+func (m machine) offered(look func(context.Context) (offpeak.Inventory, error)) func(context.Context) (offpeak.Inventory, error) {
+	return func(ctx context.Context) (offpeak.Inventory, error) {
+		inv, err := look(ctx)
+		return m.limit(inv), err
+	}
 }
 
 // steadyDisk keeps the disk that was found first: what jobs write meanwhile is
@@ -227,3 +236,6 @@ func (s supervisors) Adopt(ctx context.Context, dir string) (warm.Supervisor, er
 	}
 	return h, nil
 }
+
+// Clear implements warm.Starter.
+func (supervisors) Clear(dir string) error { return supervisor.Remove(dir) }

@@ -1,8 +1,12 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+
+	"offpeak/cmd/offpeak/cli/people"
+)
 
 // commands lists the commands of offpeak.
 func commands(env Env) []*cobra.Command {
-	return append([]*cobra.Command{newHub(env), newAgent(env), newRestore(env), newVersion(env)}, clientCommands(env)...)
+	return append([]*cobra.Command{newHub(env), newAgent(env), newRestore(env), newVersion(env)}, people.New(env)...)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"offpeak/cmd/offpeak/cli/world"
+
 	"github.com/spf13/pflag"
 )
 
@@ -56,7 +58,7 @@ func TestConfigureNamesWhatIsWrong(t *testing.T) {
 			flags := pflag.NewFlagSet("hub", pflag.ContinueOnError)
 			flags.Duration("heartbeat", time.Second, "")
 			err := configure(flags, "", file, func(k string) string { return tc.env[k] })
-			exit, ok := errors.AsType[*ExitError](err)
+			exit, ok := errors.AsType[*world.ExitError](err)
 			if !ok || exit.Code != 2 || !strings.Contains(err.Error(), tc.say) {
 				t.Errorf("%v, want exit 2 and %q", err, tc.say)
 			}
@@ -70,7 +72,7 @@ func TestVersion(t *testing.T) {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	code, out, _ = once(t, t.TempDir(), "version", "-o", "json")
-	var b Build
+	var b world.Build
 	if err := json.Unmarshal([]byte(out), &b); code != 0 || err != nil || b.Version != "1.2.3-test" || b.Go == "" || b.OS == "" || b.Arch == "" || b.Protocol != 1 {
 		t.Errorf("exit %d: %s", code, out)
 	}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"offpeak/blob"
+	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/hub"
 	"offpeak/hub/api"
 	"offpeak/internal/inflight"
@@ -38,8 +39,8 @@ type hubOptions struct {
 	keepOperations                  time.Duration
 	advertise                       []string
 	rate                            float64
+	noLocalFile, tls                bool
 	traceVerbs                      string
-	noLocalFile                     bool
 	logging                         logging
 }
 
@@ -93,6 +94,7 @@ the file.`,
 	f.BoolVar(&o.noLocalFile, "no-local-file", false, "don't write the file through which this user's agents and commands find the hub")
 	f.StringVar(&o.traceVerbs, "trace-verbs", "", "`file` that says which of the store's verbs are under way; for tests that kill hubs")
 	_ = f.MarkHidden("trace-verbs")
+	f.BoolVar(&o.tls, "tls", false, "serve TLS on loopback too")
 	o.logging.flags(f)
 	return cmd
 }
@@ -143,6 +145,9 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	}
 	ctx, restore := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer restore()
+	// Told once, the hub stops in good order, from wherever it is; told again, it
+	// goes at once.
+	context.AfterFunc(ctx, restore)
 
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
@@ -226,18 +231,19 @@ type service struct {
 	fingerprint string
 	hubs        []string
 	// restoreSignals brings the default back, so that a second signal ends the
-	// process at once.
+	// process at once. It has run before "stopping" is logged.
 	restoreSignals func()
 }
 
-// address says how the hub is reached: plain HTTP on loopback, TLS elsewhere.
+// address says how the hub is reached: plain HTTP on loopback unless
+// TLS was asked for, TLS elsewhere.
 func (s *service) address(addr net.Addr) error {
 	host, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
 		return fmt.Errorf("read listening address: %w", err)
 	}
 	scheme := "http"
-	if !wire.Loopback(host) {
+	if s.options.tls || !wire.Loopback(host) {
 		scheme = "https"
 		if s.tls, s.fingerprint, err = serverTLS(s.options.data, time.Now()); err != nil {
 			return diskFull(err)
@@ -276,7 +282,7 @@ func (s *service) reachable(scheme, host, port string) []string {
 
 // serve runs hub and server until ctx is done or one of them fails.
 func (s *service) serve(ctx context.Context, ln net.Listener) error {
-	o, version := s.options, build(s.env.Version).Version
+	o, version := s.options, world.NewBuild(s.env).Version
 	h := hub.New(hub.Config{
 		Interval: o.heartbeat, Timeout: o.timeout, Offer: o.offer, Tick: o.tick,
 		Retention: store.Retention{Jobs: keep(o.keepJobs), Logs: keep(o.keepLogs), Events: keep(o.keepEvents), Operations: keep(o.keepOperations)},
@@ -370,7 +376,7 @@ func (s *service) welcome(secret string) string {
 		"Keep it safe: it may do everything on every account.",
 	}
 	if !s.options.noLocalFile {
-		text = append(text, "", "On this machine you are logged in already. Next:", "  offpeak agent", "  offpeak run -- echo hello")
+		text = append(text, "", "On this machine you are logged in already. Next:", "  offpeak agent run", "  offpeak run -- echo hello")
 	}
 	switch {
 	case s.fingerprint != "":

@@ -161,7 +161,7 @@ var secretForm = regexp.MustCompile(`offpeak_u_\S+`)
 func TestHubFirstStart(t *testing.T) {
 	home := t.TempDir()
 	h := startHub(t, home)
-	h.stderr.await(t, "Keep it safe") // it says where it listens on another pipe
+	h.stderr.await(t, "Keep it safe")
 	secret := secretForm.FindString(h.stderr.String())
 	if secret == "" {
 		t.Fatalf("no admin token was shown: %s", h.stderr)

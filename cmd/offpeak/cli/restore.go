@@ -26,7 +26,8 @@ func newRestore(env Env) *cobra.Command {
 		Long: `Make the data folder of a hub from a folder that "offpeak backup" wrote. The
 data folder must not hold a hub's state yet; move it aside first. Work that went
 on after the backup was taken is told to stop when its agents reach the hub, and
-its jobs go on from the backup.`,
+its jobs go on from the backup. The hub's key comes back with it, so that agents
+and people who pinned it need not be told a new one.`,
 		Example: "  offpeak restore /backups/2026-05-01 --data /var/lib/offpeak/hub",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -63,6 +64,9 @@ func restore(ctx context.Context, backup, data string) error {
 	}
 	if err := restoreBlobs(ctx, filepath.Join(backup, hub.BackupBlobs), filepath.Join(data, hub.BackupBlobs)); err != nil {
 		return err
+	}
+	if err := hub.CopyKey(backup, data); err != nil {
+		return fmt.Errorf("restore: %w", err)
 	}
 	if err := sqlite.Restore(ctx, filepath.Join(backup, hub.BackupDatabase), database, sqlite.RestoreOptions{Now: time.Now}); err != nil {
 		return fmt.Errorf("restore database: %w", err)

@@ -8,43 +8,21 @@ package cli
 
 import (
 	"context"
-	"io"
 	"strings"
+
+	"offpeak/cmd/offpeak/cli/world"
 
 	"github.com/spf13/cobra"
 )
 
 // Env is the outside world of a command.
-type Env struct {
-	Stdin          io.Reader
-	Stdout, Stderr io.Writer
-	Getenv         func(string) string
-	// Version is the release that the linker stamped, "" for others.
-	Version string
-}
-
-// ExitError ends the process with a code.
-type ExitError struct {
-	Code int
-	// Err is printed, unless it is nil.
-	Err error
-}
-
-func (e *ExitError) Error() string {
-	if e.Err == nil {
-		return ""
-	}
-	return e.Err.Error()
-}
-
-// Unwrap returns what is printed.
-func (e *ExitError) Unwrap() error { return e.Err }
+type Env = world.Env
 
 // Main runs a command line and returns the process's exit code.
 func Main(ctx context.Context, args []string, env Env) int {
 	root := New(env)
 	root.SetArgs(args)
-	return Report(env.Stderr, root.ExecuteContext(ctx))
+	return world.Report(env.Stderr, root.ExecuteContext(ctx))
 }
 
 // New returns the command tree.
@@ -69,7 +47,7 @@ func New(env Env) *cobra.Command {
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &ExitError{Code: 2, Err: err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return world.Refuse(err) })
 	root.AddCommand(commands(env)...)
 	return root
 }

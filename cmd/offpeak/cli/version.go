@@ -3,47 +3,11 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"runtime"
-	"runtime/debug"
+
+	"offpeak/cmd/offpeak/cli/world"
 
 	"github.com/spf13/cobra"
-
-	"offpeak/wire"
 )
-
-// Build is what a binary knows of its making.
-type Build struct {
-	Version  string `json:"version"`
-	Commit   string `json:"commit,omitempty"`
-	Modified bool   `json:"modified,omitempty"`
-	Go       string `json:"go"`
-	OS       string `json:"os"`
-	Arch     string `json:"arch"`
-	Protocol int    `json:"protocol"`
-}
-
-// build reads it from the binary; version is the linker's stamp, if there is one.
-func build(version string) Build {
-	b := Build{Version: version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, Protocol: wire.Protocol}
-	info, ok := debug.ReadBuildInfo()
-	if ok {
-		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				b.Commit = s.Value
-			case "vcs.modified":
-				b.Modified = s.Value == "true"
-			}
-		}
-		if b.Version == "" && info.Main.Version != "(devel)" {
-			b.Version = info.Main.Version
-		}
-	}
-	if b.Version == "" {
-		b.Version = "devel"
-	}
-	return b
-}
 
 func newVersion(env Env) *cobra.Command {
 	var format string
@@ -52,7 +16,7 @@ func newVersion(env Env) *cobra.Command {
 		Short: "Print the version",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			b := build(env.Version)
+			b := world.NewBuild(env)
 			switch format {
 			case "json":
 				e := json.NewEncoder(env.Stdout)
@@ -80,9 +44,7 @@ func newVersion(env Env) *cobra.Command {
 }
 
 // badInput is an error that ends the process with exit code 2.
-func badInput(format string, args ...any) error {
-	return &ExitError{Code: 2, Err: fmt.Errorf(format, args...)}
-}
+func badInput(format string, args ...any) error { return world.BadInput(format, args...) }
 
 // noArgs refuses arguments as bad input.
 func noArgs(cmd *cobra.Command, args []string) error {
@@ -91,3 +53,6 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	}
 	return nil
 }
+
+// build reads what the binary knows of itself.
+func build(version string) world.Build { return world.NewBuild(Env{Version: version}) }

@@ -176,6 +176,10 @@ func (h *Hub) Events(ctx context.Context, after string, job offpeak.JobID, opene
 		return body, err
 	}, func(r io.Reader) error {
 		err := readEvents(r, func(name, id string, data []byte) error {
+			if data == nil {
+				after = id // where the stream begins
+				return nil
+			}
 			if name == "resync" {
 				after = id
 				h.cfg.Note("some events are older than the hub keeps; going on with new ones")
@@ -205,21 +209,22 @@ func (h *Hub) Events(ctx context.Context, after string, job offpeak.JobID, opene
 }
 
 // readEvents reads a text/event-stream and hands over each event's name, id and
-// data.
+// data; data is nil where only the place to go on from is said.
 func readEvents(r io.Reader, f func(name, id string, data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
 	var name, id string
 	var data []byte
+	placed := false
 	for lines.Scan() {
 		line := lines.Bytes()
 		if len(line) == 0 {
-			if len(data) > 0 {
+			if data != nil || placed {
 				if err := f(name, id, data); err != nil {
 					return err
 				}
 			}
-			name, data = "", nil
+			name, data, placed = "", nil, false
 			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
@@ -228,12 +233,12 @@ func readEvents(r io.Reader, f func(name, id string, data []byte) error) error {
 		case "event":
 			name = string(value)
 		case "id":
-			id = string(value)
+			id, placed = string(value), true
 		case "data":
 			if data != nil {
 				data = append(data, '\n')
 			}
-			data = append(data, value...)
+			data = append(append([]byte{}, data...), value...)
 		}
 	}
 	if err := lines.Err(); err != nil {

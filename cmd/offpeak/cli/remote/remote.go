@@ -142,6 +142,7 @@ func (h *Hub) eachHub(ctx context.Context, f func(d *wire.Direct) error) error {
 	first := h.current
 	h.mu.Unlock()
 	var err error
+	mayPass := false
 	for i := range h.directs {
 		n := (first + i) % len(h.directs)
 		if err = f(h.directs[n]); !errors.Is(err, offpeak.ErrUnavailable) {
@@ -153,9 +154,25 @@ func (h *Hub) eachHub(ctx context.Context, f func(d *wire.Direct) error) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		mayPass = mayPass || !hopeless(err)
+	}
+	if !mayPass {
+		return &final{err}
 	}
 	return err
 }
+
+// hopeless says that no patience helps: the hub is not the one that is wanted,
+// or may not be spoken to as things are.
+func hopeless(err error) bool {
+	_, untrusted := errors.AsType[*wire.UntrustedError](err)
+	return untrusted || errors.Is(err, offpeak.ErrInvalid)
+}
+
+// final marks an error of all addresses that is not worth another try.
+type final struct{ error }
+
+func (f *final) Unwrap() error { return f.error }
 
 // retry repeats f while it returns ErrUnavailable. f calls answered when it
 // heard from a hub, though it may go on for long after.
@@ -176,6 +193,8 @@ func (h *Hub) retry(ctx context.Context, patience Patience, f func(answered func
 		err := f(answered)
 		if err == nil {
 			answered()
+		} else if end, ok := errors.AsType[*final](err); ok {
+			err = backoff.Permanent(end.error)
 		} else if !errors.Is(err, offpeak.ErrUnavailable) {
 			err = backoff.Permanent(err)
 		}
@@ -200,6 +219,9 @@ type Blobs struct{ Hub *Hub }
 type GaveUpError struct{ Err error }
 
 func (e *GaveUpError) Error() string { return e.Err.Error() }
+
+// As finds the typed errors below, though not the sentinels.
+func (e *GaveUpError) As(target any) bool { return errors.As(e.Err, target) }
 
 func (b Blobs) call(ctx context.Context, f func(ctx context.Context, d wire.Blobs) error) error {
 	err := b.Hub.Call(ctx, Mutating, func(ctx context.Context, d *wire.Direct) error { return f(ctx, wire.Blobs{Direct: d}) })

@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,6 +117,64 @@ func TestCallFailsOver(t *testing.T) {
 	}
 	if h.current != 1 || calls != 2 {
 		t.Errorf("address %d is in use after %d calls: it should stay with the one that answers", h.current, calls)
+	}
+}
+
+// A hub with another key than the pinned one is another hub: no patience makes
+// it the right one, so this is said at once.
+func TestWrongKeyIsNoOutage(t *testing.T) {
+	var tries atomic.Int64
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a request reached the wrong hub") }))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			tries.Add(1)
+		}
+	}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	for name, pin := range map[string]string{"pinned": strings.Repeat("0", 64), "not pinned": ""} {
+		t.Run(name, func(t *testing.T) {
+			tries.Store(0)
+			h, err := New(Config{Target: Target{Hubs: []string{s.URL}, Fingerprint: pin}, Pause: time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for call, err := range map[string]error{
+				"call":   h.Call(t.Context(), Following, func(ctx context.Context, d *wire.Direct) error { return second(d.Whoami(ctx)) }),
+				"blob":   Blobs{h}.Commit(t.Context(), "tree"),
+				"events": h.Events(t.Context(), "", "", nil, func(offpeak.Event) error { return nil }),
+			} {
+				if _, ok := errors.AsType[*wire.UntrustedError](err); !ok {
+					t.Errorf("%s: got %v", call, err)
+				}
+			}
+			if tries.Load() != 3 {
+				t.Errorf("%d tries for three calls", tries.Load())
+			}
+		})
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// What happens between a cut and the next connection is not lost, even when the
+// cut came before the first event: the hub says at once where the stream begins.
+func TestEventsResumeBeforeTheFirst(t *testing.T) {
+	var asked []string
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Query().Get("after"))
+		if len(asked) == 1 {
+			fmt.Fprint(w, ": connected\nid: 6\n\n")
+			w.(http.Flusher).Flush()
+			sever()
+		}
+		fmt.Fprint(w, ": connected\nid: 6\n\nid: 7\ndata: {\"cursor\":7}\n\n")
+	})
+	enough := errors.New("enough")
+	err := dial(t, s.URL).Events(t.Context(), "", "", nil, func(offpeak.Event) error { return enough })
+	if want := []string{"", "6"}; !errors.Is(err, enough) || !slices.Equal(asked, want) {
+		t.Errorf("asked after %q, want %q; %v", asked, want, err)
 	}
 }
 

@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"offpeak"
+	"offpeak/internal/require"
+	"offpeak/wire"
+)
+
+// smallDisk is a world whose data folder lies on a disk of 64 MiB.
+func smallDisk(t *testing.T) *world {
+	w := realWorld(t)
+	require.Met(t, unix.Mount("tmpfs", w.cfg.Data, "tmpfs", 0, "size=64m"), "root, to mount a small disk")
+	t.Cleanup(func() { _ = unix.Unmount(w.cfg.Data, unix.MNT_DETACH) })
+	w.env.Free = freeBytes
+	w.cfg.Times.DiskPause = 50 * time.Millisecond
+	return w
+}
+
+func freeOf(t *testing.T, w *world) offpeak.Bytes {
+	t.Helper()
+	free, err := freeBytes(w.cfg.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return free
+}
+
+// noise is data that no compression makes small.
+func noise(size offpeak.Bytes) string {
+	data := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(data)
+	return string(data)
+}
+
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	w := smallDisk(t)
+	w.join()
+	w.run()
+	eventually(t, "connected", func() bool { return w.status().Connected })
+	atFirst := freeOf(t, w)
+	input := w.hub.store(map[string]string{"big": noise(80 * offpeak.MiB)})
+
+	// What does not fit is handed back before a byte of it is fetched.
+	task := work("/bin/true")
+	task.Task.Input, task.Resources.Disk = input, 100*offpeak.MiB
+	w.hub.offer("lease_1", task)
+	got := w.hub.ended("lease_1")
+	if got.end.Reason != offpeak.EndDeclined || !strings.Contains(got.end.Detail, "100MiB wanted") || !strings.Contains(got.end.Detail, "free on the node's disk") {
+		t.Errorf("end = %+v", got.end)
+	}
+	w.hub.with(func() {
+		if n := w.hub.calls["download"]; n != 0 {
+			t.Errorf("%d blobs were fetched for an input that does not fit", n)
+		}
+	})
+	w.hub.wait("available again", func() bool { return w.hub.beats[len(w.hub.beats)-1].Availability == offpeak.NodeAvailable })
+
+	// A job fills the disk, and stays or fails of it: the disk limit is the reason.
+	for id, command := range map[offpeak.LeaseID]string{"lease_2": "dd if=/dev/zero of=f bs=1M; sleep 60", "lease_3": "dd if=/dev/zero of=f bs=1M"} {
+		filler := work("/bin/sh")
+		filler.Task.Command = []string{"/bin/sh", "-c", command}
+		filler.Resources.Disk = 40 * offpeak.MiB
+		w.hub.offer(id, filler)
+		w.hub.wait("it to run", func() bool { return len(w.hub.leases[id].kinds) > 0 })
+		beats := 0
+		w.hub.with(func() { beats = len(w.hub.beats) })
+		if got := w.hub.ended(id); got.end.Reason != offpeak.EndDiskLimit || !strings.Contains(got.end.Detail, "40MiB") {
+			t.Errorf("%s: end = %+v", command, got.end)
+		}
+		w.hub.wait("heartbeats", func() bool { return len(w.hub.beats) > beats })
+		w.noLeaseFolders()
+	}
+
+	// An input that turns out not to fit is the node's fault, and goes away again.
+	w.hub.with(func() { w.hub.calls["download"] = 0 })
+	if free := freeOf(t, w); free < atFirst-2*offpeak.MiB {
+		t.Errorf("%s free, %s at first", free, atFirst)
+	}
+	w.hub.offer("lease_4", small(work("/bin/true")))
+	if got := w.hub.ended("lease_4"); got.end.Reason != offpeak.EndCompleted {
+		t.Errorf("a job after the disk was full: %+v", got.end)
+	}
+	if _, err := Tell(t.Context(), w.cfg.Data, OrderPause, 0); err != nil {
+		t.Errorf("keep an order: %v", err)
+	}
+}
+
+func small(w wire.Work) wire.Work {
+	w.Resources.Disk = offpeak.MiB
+	return w
+}
+
+func TestDiskThatFillsWhileFetching(t *testing.T) {
+	t.Parallel()
+	w := smallDisk(t)
+	w.env.Free = func(string) (offpeak.Bytes, error) { return offpeak.TiB, nil }
+	w.join()
+	w.run()
+	eventually(t, "connected", func() bool { return w.status().Connected })
+	before := freeOf(t, w)
+	task := work("/bin/true")
+	task.Task.Input = w.hub.store(map[string]string{"big": noise(80 * offpeak.MiB)})
+	w.hub.offer("lease_1", task)
+	if got := w.hub.ended("lease_1"); got.end.Reason != offpeak.EndNodeDiskFull {
+		t.Errorf("end = %+v", got.end)
+	}
+	w.noLeaseFolders()
+	if free := freeOf(t, w); free < before-offpeak.MiB {
+		t.Errorf("%s free, %s before", free, before)
+	}
+}
+
+func TestDiskLimit(t *testing.T) {
+	t.Parallel()
+	w := realWorld(t)
+	w.join()
+	w.run()
+	task := work("/bin/sh")
+	task.Task.Command = []string{"/bin/sh", "-c", "dd if=/dev/zero of=f bs=1M count=8; sleep 60"}
+	task.Resources.Disk = 4 * offpeak.MiB
+	w.hub.offer("lease_1", task)
+	if got := w.hub.ended("lease_1"); got.end.Reason != offpeak.EndDiskLimit || !strings.Contains(got.end.Detail, "4MiB") {
+		t.Errorf("end = %+v", got.end)
+	}
+	w.noLeaseFolders()
+}

@@ -1,0 +1,236 @@
+package manifest
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+
+	"offpeak/cmd/offpeak/cli/world"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"offpeak"
+)
+
+// Flags are the flags that make up a job.
+type Flags struct {
+	set *pflag.FlagSet
+
+	name, driver string
+	// Inputs are the files and folders that land in the job's folder.
+	Inputs          []string
+	outputs         []string
+	env, where      []string
+	labels          []string
+	envFile         string
+	cpu             milli
+	memory, disk    Size
+	vram, log       Size
+	gpus            int
+	gpu             sizes
+	gpuVendor       string
+	gpuModel        string
+	os, arch, trust string
+	maxPrice        price
+	timeLimit       offpeak.Duration
+	prepareLimit    offpeak.Duration
+	checkpointEvery offpeak.Duration
+	grace           offpeak.Duration
+	reconnectGrace  offpeak.Duration
+	keepFrozen      offpeak.Duration
+	checkpointDir   string
+	retries         int
+	priority        int
+}
+
+// Bind adds the flags to a command.
+func (s *Flags) Bind(cmd *cobra.Command) {
+	f := cmd.Flags()
+	s.set = f
+	// What follows the job's command belongs to the job.
+	f.SetInterspersed(false)
+	f.StringVar(&s.name, "name", "", "`name` for people")
+	f.StringVar(&s.driver, "driver", "", "process or wasm (default wasm for a command that ends in .wasm, else process)")
+	f.StringArrayVar(&s.Inputs, "input", nil, "file or folder that lands in the job's folder; `path` . is the current folder without what .offpeakignore names (repeatable)")
+	f.StringArrayVar(&s.outputs, "output", nil, "file, folder or `pattern` in the job's folder to keep at the end (repeatable)")
+	f.StringArrayVar(&s.env, "env", nil, "environment variable `K=V`, or K to pass on one's own (repeatable)")
+	f.StringVar(&s.envFile, "env-file", "", "`file` with a K=V a line; --env wins over it")
+	f.Var(&s.cpu, "cpu", "`cores`, for example 2 or 0.5 (default 1)")
+	f.Var(&s.memory, "memory", "main memory, for example 4GB; also the job's limit (default 256MiB)")
+	f.Var(&s.disk, "disk", "room for the job's folder; also its limit (default 1GiB)")
+	f.Var(&s.vram, "vram", "memory that each GPU has at least, for example 24GB; asks for one GPU unless --gpus says more")
+	f.IntVar(&s.gpus, "gpus", 0, "number `n` of GPUs")
+	f.Var(&s.gpu, "gpu", "one GPU with at least this memory; repeat it for GPUs of different sizes")
+	f.StringVar(&s.gpuVendor, "gpu-vendor", "", "`vendor` of every GPU: nvidia, amd, intel or apple")
+	f.StringVar(&s.gpuModel, "gpu-model", "", "part of the `model` name of every GPU")
+	f.StringVar(&s.os, "os", "", "operating `system`: linux, windows or darwin")
+	f.StringVar(&s.arch, "arch", "", "`architecture`: amd64 or arm64")
+	f.StringArrayVar(&s.where, "where", nil, "label `k=v` that the node must have; region=… too (repeatable)")
+	f.Var(&s.maxPrice, "max-price", "most to pay in credits per hour, for example 0.40")
+	f.StringVar(&s.trust, "trust", "", "`floor` of trust in the node: any, validated or own (default any)")
+	duration := func(v *offpeak.Duration, name, help string) { f.Var((*Duration)(v), name, help) }
+	duration(&s.timeLimit, "time-limit", "how long an attempt may run (default 24h)")
+	duration(&s.prepareLimit, "prepare-limit", "how long fetching inputs and restoring may take (default 15m)")
+	f.IntVar(&s.retries, "retries", 0, "tries `n` after failures of the job's own; lost nodes do not count (default 0)")
+	f.StringVar(&s.checkpointDir, "checkpoint-dir", "", "`folder` in the job's folder where checkpoints appear (default checkpoints)")
+	duration(&s.checkpointEvery, "checkpoint-every", "how often a new checkpoint is stored (default 1m)")
+	duration(&s.grace, "grace", "time between notice and kill (default 10s)")
+	duration(&s.reconnectGrace, "reconnect-grace", "wait this much longer for a silent node before another one begins (default 0s)")
+	duration(&s.keepFrozen, "keep-frozen", "how long the job stays frozen on a node that can't reach a hub (default 15m)")
+	f.Var(&s.log, "log-limit", "cap on each of stdout and stderr (default 64MiB)")
+	f.IntVar(&s.priority, "priority", 0, "`n` from -100 to 100; higher runs first (default 0)")
+	f.StringArrayVarP(&s.labels, "label", "l", nil, "label `k=v` to find the job again (repeatable)")
+	for name, words := range map[string][]string{
+		"driver": {"process", "wasm"}, "trust": {"any", "validated", "own"},
+		"gpu-vendor": {"nvidia", "amd", "intel", "apple"}, "os": {"linux", "windows", "darwin"}, "arch": {"amd64", "arm64"},
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// Apply puts what the flags say over spec. command is the job's command, empty
+// to keep the spec's.
+func (s *Flags) Apply(spec offpeak.Spec, command []string, getenv func(string) string) (offpeak.Spec, error) {
+	over := func(name string, set func()) {
+		if s.set.Changed(name) {
+			set()
+		}
+	}
+	t, r, l := &spec.Task, &spec.Requirements, &spec.Limits
+	if len(command) > 0 {
+		t.Command = command
+	}
+	over("name", func() { spec.Name = s.name })
+	over("driver", func() { t.Driver = s.driver })
+	if t.Driver == "" {
+		t.Driver = "process"
+		if len(t.Command) > 0 && strings.HasSuffix(t.Command[0], ".wasm") {
+			t.Driver = "wasm"
+		}
+	}
+	over("output", func() { t.Outputs = s.outputs })
+	over("cpu", func() { r.CPU = int64(s.cpu) })
+	over("memory", func() { r.Memory = offpeak.Bytes(s.memory) })
+	over("disk", func() { r.Disk = offpeak.Bytes(s.disk) })
+	over("os", func() { r.OS = s.os })
+	over("arch", func() { r.Arch = s.arch })
+	over("trust", func() { r.Trust = offpeak.Trust(s.trust) })
+	over("max-price", func() { p := offpeak.Price(s.maxPrice); r.MaxPrice = &p })
+	over("time-limit", func() { l.Time = s.timeLimit })
+	over("prepare-limit", func() { l.Prepare = s.prepareLimit })
+	over("reconnect-grace", func() { l.ReconnectGrace = s.reconnectGrace })
+	over("keep-frozen", func() { l.KeepFrozen = s.keepFrozen })
+	over("log-limit", func() { l.Log = offpeak.Bytes(s.log) })
+	over("checkpoint-dir", func() { t.Checkpoint.Dir = s.checkpointDir })
+	over("checkpoint-every", func() { t.Checkpoint.Every = s.checkpointEvery })
+	over("grace", func() { t.Grace = s.grace })
+	over("priority", func() { spec.Priority = s.priority })
+	over("retries", func() {
+		policy := offpeak.DefaultRetryPolicy()
+		if spec.Retry != nil {
+			policy = *spec.Retry
+		}
+		policy.User = s.retries
+		spec.Retry = &policy
+	})
+	var err error
+	if r.GPUs, err = s.devices(r.GPUs); err != nil {
+		return spec, err
+	}
+	if t.Env, err = s.environment(t.Env, getenv); err != nil {
+		return spec, err
+	}
+	if r.Where, err = Pairs("--where", r.Where, s.where); err != nil {
+		return spec, err
+	}
+	if spec.Labels, err = Pairs("--label", spec.Labels, s.labels); err != nil {
+		return spec, err
+	}
+	return spec, spec.WithDefaults().Validate()
+}
+
+// devices turns --vram, --gpus and --gpu into one request a device.
+func (s *Flags) devices(from []offpeak.GPURequest) ([]offpeak.GPURequest, error) {
+	changed := s.set.Changed
+	uniform := changed("vram") || changed("gpus")
+	switch {
+	case changed("gpu") && uniform:
+		return nil, &offpeak.FieldError{Field: "--gpu", Rule: "names each GPU; use it without --vram and --gpus"}
+	case changed("gpus") && (s.gpus < 0 || s.gpus > 16):
+		return nil, &offpeak.FieldError{Field: "--gpus", Value: fmt.Sprint(s.gpus), Rule: "is from 0 to 16"}
+	case changed("gpu"):
+		from = nil
+		for _, vram := range s.gpu {
+			from = append(from, offpeak.GPURequest{VRAM: vram})
+		}
+	case uniform || ((changed("gpu-vendor") || changed("gpu-model")) && len(from) == 0):
+		n := 1
+		if changed("gpus") {
+			n = s.gpus
+		}
+		from = nil
+		for range n {
+			from = append(from, offpeak.GPURequest{VRAM: offpeak.Bytes(s.vram)})
+		}
+		if n == 0 && (changed("vram") || changed("gpu-vendor") || changed("gpu-model")) {
+			return nil, &offpeak.FieldError{Field: "--gpus", Value: "0", Rule: "is at least 1 where the GPU is described"}
+		}
+	}
+	for i := range from {
+		if changed("gpu-vendor") {
+			from[i].Vendor = s.gpuVendor
+		}
+		if changed("gpu-model") {
+			from[i].Model = s.gpuModel
+		}
+	}
+	return from, nil
+}
+
+func (s *Flags) environment(from map[string]string, getenv func(string) string) (map[string]string, error) {
+	var lines []string
+	if s.envFile != "" {
+		f, err := os.Open(s.envFile)
+		if err != nil {
+			return nil, world.Refuse(fmt.Errorf("read --env-file: %w", err))
+		}
+		defer f.Close()
+		scan := bufio.NewScanner(f)
+		for scan.Scan() {
+			if line := strings.TrimSpace(scan.Text()); line != "" && !strings.HasPrefix(line, "#") {
+				lines = append(lines, line)
+			}
+		}
+		if err := scan.Err(); err != nil {
+			return nil, world.Refuse(fmt.Errorf("read --env-file: %w", err))
+		}
+	}
+	for _, e := range s.env {
+		if !strings.Contains(e, "=") {
+			e += "=" + getenv(e)
+		}
+		lines = append(lines, e)
+	}
+	return Pairs("--env", from, lines)
+}
+
+// Pairs adds k=v texts to a map.
+func Pairs(field string, from map[string]string, texts []string) (map[string]string, error) {
+	if len(texts) == 0 {
+		return from, nil
+	}
+	out := make(map[string]string, len(from)+len(texts))
+	for k, v := range from {
+		out[k] = v
+	}
+	for _, text := range texts {
+		k, v, ok := strings.Cut(text, "=")
+		if !ok || k == "" {
+			return nil, &offpeak.FieldError{Field: field, Value: text, Rule: "is written k=v"}
+		}
+		out[k] = v
+	}
+	return out, nil
+}

@@ -1,0 +1,152 @@
+package people
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"offpeak"
+	"offpeak/cmd/offpeak/cli/remote"
+	"offpeak/cmd/offpeak/cli/render"
+	"offpeak/cmd/offpeak/cli/world"
+	"offpeak/wire"
+)
+
+func newShow(env world.Env) *cobra.Command {
+	c := &client{env: env}
+	cmd := &cobra.Command{
+		Use:   "show JOB",
+		Short: "Show a job, its attempts and its checkpoints",
+		Long: `Show prints what is known of a job: how it stands, what it asked for, each
+attempt with its node and why it ended, and the stored checkpoints.
+
+` + jobHelp,
+		Example: `  offpeak show -
+  offpeak show job_01jd8zk3x9f0wr4c2m7qv5t6ae -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := c.dial(); err != nil {
+				return err
+			}
+			id, err := c.job(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			var v shown
+			err = c.hub.Call(cmd.Context(), remote.Reading, func(ctx context.Context, d *wire.Direct) error {
+				job, err := d.Job(ctx, id)
+				if err != nil {
+					return err
+				}
+				attempts, err := d.Attempts(ctx, id)
+				if err != nil {
+					return err
+				}
+				checkpoints, err := d.Checkpoints(ctx, id)
+				v = shown{job, attempts.Items, checkpoints.Items}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			f := c.follower(id, false, false)
+			return c.print(v, []string{string(id)}, func(t *render.Table) {
+				v.table(t, time.Now(), func(n offpeak.NodeID) string { return f.NodeName(cmd.Context(), n) })
+			})
+		},
+	}
+	cmd.ValidArgsFunction = c.completeJobs()
+	return c.command(cmd)
+}
+
+// shown is what show prints.
+type shown struct {
+	Job         offpeak.Job          `json:"job"`
+	Attempts    []offpeak.Lease      `json:"attempts"`
+	Checkpoints []offpeak.Checkpoint `json:"checkpoints"`
+}
+
+func (v shown) table(t *render.Table, now time.Time, node func(offpeak.NodeID) string) {
+	j := v.Job
+	r := j.Spec.WithDefaults().Requirements
+	field := func(name, value string) {
+		if value != "" {
+			t.Row(name, value)
+		}
+	}
+	field("Job", string(j.ID))
+	field("Name", j.Spec.Name)
+	field("State", string(j.State))
+	if j.Reason != "" {
+		sentence, next := render.Ended(j.Reason, j.Detail, j.ExitCode, j.Signal)
+		field("Why", sentence)
+		if j.State.Terminal() {
+			field("Next", next)
+		}
+	}
+	if j.NotBefore != nil && j.NotBefore.After(now) && !j.State.Terminal() {
+		field("Pauses", "for another "+render.Span(j.NotBefore.Sub(now)))
+	}
+	field("Command", render.Argv(j.Spec.Task.Command))
+	field("Driver", j.Spec.Task.Driver)
+	field("Asks for", asks(r))
+	field("Input", string(j.Spec.Task.Input))
+	field("Outputs", strings.Join(j.Spec.Task.Outputs, ", "))
+	field("Labels", strings.Join(render.Pairs(j.Spec.Labels), ", "))
+	field("Submitted", render.Stamp(&j.SubmittedAt))
+	field("Started", render.Stamp(j.StartedAt))
+	field("Ended", render.Stamp(j.EndedAt))
+	field("Retry of", string(j.RetryOf))
+	policy := j.Spec.WithDefaults().Retry
+	field("Retries", fmt.Sprintf("job's own failures %d of %d, nodes' faults %d of %d, interruptions %d of %d",
+		j.Counts.User, policy.User, j.Counts.Node, policy.Node, j.Counts.Interruption, policy.Interruption))
+	if len(v.Attempts) > 0 {
+		t.Line("")
+		t.Row("ATTEMPT", "NODE", "STATE", "STARTED", "METERED", "RESUMED FROM", "WHY IT ENDED")
+		for _, l := range v.Attempts {
+			why := "-"
+			if l.Reason != "" {
+				why, _ = render.Ended(l.Reason, l.Detail, l.ExitCode, l.Signal)
+			}
+			state := string(l.State)
+			if l.Frozen {
+				state += " (frozen)"
+			}
+			from := "-"
+			if l.Restored != 0 {
+				from = fmt.Sprint(l.Restored)
+			}
+			t.Row(fmt.Sprint(l.Attempt), node(l.Node), state, render.Dash(render.Stamp(l.StartedAt)), render.Span(time.Duration(l.Metered)*time.Millisecond), from, why)
+		}
+	}
+	if len(v.Checkpoints) > 0 {
+		t.Line("")
+		t.Row("CHECKPOINT", "NAME", "ATTEMPT", "SIZE", "AFTER", "STORED")
+		for _, cp := range v.Checkpoints {
+			t.Row(fmt.Sprint(cp.ID), cp.Name, fmt.Sprint(cp.Attempt), render.About(cp.Size), render.Span(time.Duration(cp.Metered)*time.Millisecond), render.Stamp(&cp.At))
+		}
+	}
+}
+
+// asks prints requirements in a line.
+func asks(r offpeak.Requirements) string {
+	parts := []string{render.Cores(r.CPU) + " cores", render.About(r.Memory) + " memory", render.About(r.Disk) + " disk"}
+	for _, g := range r.GPUs {
+		words := []string{"GPU"}
+		if g.VRAM > 0 {
+			words = append(words, "with", render.About(g.VRAM))
+		}
+		parts = append(parts, strings.TrimSpace(strings.Join(append(words, g.Vendor, g.Model), " ")))
+	}
+	if r.OS != "" || r.Arch != "" {
+		parts = append(parts, strings.Trim(r.OS+"/"+r.Arch, "/"))
+	}
+	parts = append(parts, render.Pairs(r.Where)...)
+	if r.MaxPrice != nil {
+		parts = append(parts, "at most "+r.MaxPrice.String())
+	}
+	return strings.Join(parts, ", ")
+}
