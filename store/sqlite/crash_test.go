@@ -27,7 +27,7 @@ func TestCrash(t *testing.T) {
 		return
 	}
 	cycles := 40
-	if testing.Short() {
+	if testing.Short() || raced {
 		cycles = 5
 	}
 	path := filepath.Join(t.TempDir(), "store.db")
