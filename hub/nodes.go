@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -113,6 +114,7 @@ func (h *Hub) Report(ctx context.Context, node offpeak.NodeID, in []wire.Report)
 func (h *Hub) report(ctx context.Context, node offpeak.NodeID, in *wire.Report) wire.ReportResult {
 	c, err := h.applyReport(ctx, node, in)
 	if err != nil {
+		h.refuse(node, in.Lease, in.Attempt, in.Kind, err)
 		return wire.ReportResult{Problem: wire.ProblemOf(fmt.Errorf("report %s of %s: %w", in.Kind, in.Lease, err))}
 	}
 	out := wire.ReportResult{}
@@ -148,6 +150,17 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 	h.bells.ring(string(in.Lease))
 	h.applyFrom(node, c)
 	return c, nil
+}
+
+// refuse makes it visible that a node spoke of a lease that is not its own any
+// more: it is told so, and the hub's keeper reads it here.
+func (h *Hub) refuse(node offpeak.NodeID, lease offpeak.LeaseID, attempt offpeak.Attempt, what string, err error) {
+	stale, ok := errors.AsType[*offpeak.StaleLeaseError](err)
+	if !ok {
+		return
+	}
+	h.env.Log.Warn("stale report refused", "lease", lease, "attempt", attempt, "node", node,
+		"what", what, "newest", stale.Attempt, "state", stale.State)
 }
 
 func checkReport(in *wire.Report) error {
@@ -187,6 +200,7 @@ func (h *Hub) AddCheckpoint(ctx context.Context, node offpeak.NodeID, lease offp
 		Node: node, Lease: lease, Attempt: in.Attempt, Name: in.Name, Tree: in.Tree, Metered: in.Metered, Size: in.Size,
 	})
 	if err != nil {
+		h.refuse(node, lease, in.Attempt, "checkpoint", err)
 		return offpeak.Checkpoint{}, fmt.Errorf("add checkpoint of %s: %w", lease, h.failed(err))
 	}
 	h.tail.ring()

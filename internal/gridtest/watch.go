@@ -124,7 +124,31 @@ func (l *Link) toxic(name, kind string, d Direction, attributes toxics.Toxic) {
 	}
 }
 
-// Heal undoes all of Drop, HalfClose and Delay.
+// Jitter adds latency of a different length to each piece of one direction.
+func (l *Link) Jitter(d Direction, by, jitter time.Duration) {
+	l.toxic("delay-"+string(d), "latency", d, &toxics.LatencyToxic{Latency: by.Milliseconds(), Jitter: jitter.Milliseconds()})
+}
+
+// Cut closes all connections and refuses new ones until Mend.
+func (l *Link) Cut() { l.proxy.Stop() }
+
+// Mend undoes Cut.
+func (l *Link) Mend() {
+	l.t.Helper()
+	if err := l.proxy.Start(); err != nil {
+		l.t.Fatalf("mend the link: %v", err)
+	}
+}
+
+// Undrop undoes Drop of one direction.
+func (l *Link) Undrop(d Direction) {
+	l.t.Helper()
+	if err := l.proxy.Toxics.RemoveToxic(context.Background(), "drop-"+string(d)); err != nil {
+		l.t.Fatalf("mend the link: %v", err)
+	}
+}
+
+// Heal undoes all that was done to the link.
 func (l *Link) Heal() { l.proxy.Toxics.ResetToxics(context.Background()) }
 
 // FreePort finds a free port on loopback.
