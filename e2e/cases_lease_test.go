@@ -303,4 +303,3 @@ func TestHubAwayIsNoNodesDeath(t *testing.T) {
 		}
 	}
 }
-
