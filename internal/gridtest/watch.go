@@ -113,6 +113,11 @@ func (l *Link) Delay(d Direction, by time.Duration) {
 	l.toxic("delay-"+string(d), "latency", d, &toxics.LatencyToxic{Latency: by.Milliseconds()})
 }
 
+// Rate bounds the bytes a second that each connection carries in one direction.
+func (l *Link) Rate(d Direction, perSecond int64) {
+	l.toxic("rate-"+string(d), "bandwidth", d, &toxics.BandwidthToxic{Rate: perSecond / 1000})
+}
+
 func (l *Link) toxic(name, kind string, d Direction, attributes toxics.Toxic) {
 	l.t.Helper()
 	body, err := json.Marshal(map[string]any{"name": name, "type": kind, "stream": string(d), "toxicity": 1.0, "attributes": attributes})
