@@ -52,7 +52,7 @@ func TestSmallDisk(t *testing.T) {
 		})
 	}
 	for _, script := range []string{"dd if=/dev/zero of=f bs=1M; sleep 60", "dd if=/dev/zero of=f bs=1M"} {
-		spec := g.Shell("echo begin; " + script)
+		spec := g.Shell("echo begin; sleep 0.3; " + script)
 		// What lies on a tmpfs counts as memory too.
 		spec.Requirements.Disk, spec.Requirements.Memory = 40*offpeak.MiB, 256*offpeak.MiB
 		job := g.WaitState(g.Submit(spec).ID, 30*time.Second, offpeak.JobFailed, offpeak.JobSucceeded)
