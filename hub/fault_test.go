@@ -18,12 +18,33 @@ type flaky struct {
 	store.Store
 	loseSubmit, loseClaim, loseBeat atomic.Bool
 	slowBeat                        atomic.Int64
+	// hangUp is called once something was committed, before its answer.
+	hangUp atomic.Pointer[context.CancelFunc]
+}
+
+// answered is what becomes of a committed write whose caller may have hung up.
+func (f *flaky) answered(ctx context.Context) error {
+	if hangUp := f.hangUp.Swap(nil); hangUp != nil {
+		(*hangUp)()
+	}
+	return ctx.Err()
+}
+
+func (f *flaky) Report(ctx context.Context, r store.Report) (store.Change, error) {
+	c, err := f.Store.Report(ctx, r)
+	if gone := f.answered(ctx); err == nil && gone != nil {
+		return store.Change{}, gone
+	}
+	return c, err
 }
 
 func (f *flaky) Submit(ctx context.Context, op store.Op, job store.NewJob) (offpeak.Job, error) {
 	j, err := f.Store.Submit(ctx, op, job)
 	if err == nil && f.loseSubmit.Load() {
 		return offpeak.Job{}, offpeak.ErrUnavailable
+	}
+	if gone := f.answered(ctx); err == nil && gone != nil {
+		return offpeak.Job{}, gone
 	}
 	return j, err
 }
@@ -135,5 +156,43 @@ func TestHubThatStoodStillGrantsAFullTimeout(t *testing.T) {
 		if n := g.node(a.id); n.Liveness != offpeak.NodeOffline {
 			t.Fatalf("after a full timeout the silent node is %s", n.Liveness)
 		}
+	})
+}
+
+// What was committed is taken into the picture though its caller hung up before
+// the answer: a submitted job is offered at once, and what a report freed is free.
+func TestCallersThatHangUpLoseNothing(t *testing.T) {
+	withFlaky(t, func(t *testing.T, g *grid, f *flaky, _ *atomic.Int64) {
+		a := g.join("one")
+		hungUp := func() context.Context {
+			ctx, hangUp := context.WithCancel(t.Context())
+			f.hangUp.Store(&hangUp)
+			return ctx
+		}
+		began := time.Now()
+		ctx := hungUp()
+		_, _ = g.hub.Submit(ctx, g.op(), g.account, small())
+		d := a.offered()
+		a.accept(d)
+		a.run(d)
+		ctx = hungUp()
+		a.seq++
+		g.hub.Report(ctx, a.id, []wire.Report{{
+			Lease: d.Lease, Attempt: d.Attempt, Incarnation: a.inc, Seq: a.seq, Kind: "ended", Reason: offpeak.EndDrained, Started: true,
+		}})
+		if ctx.Err() == nil {
+			t.Fatal("nobody hung up: the test tests nothing")
+		}
+		// Sent back after a short pause.
+		again := a.offered()
+		if again.Job != d.Job || again.Attempt != 2 {
+			t.Errorf("attempt %d of %s is offered", again.Attempt, again.Job)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("both offers took %s: they were found by the audit only", took)
+		}
+		a.accept(again)
+		a.run(again)
+		a.end(again, offpeak.EndCompleted)
 	})
 }
