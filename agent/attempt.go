@@ -167,7 +167,7 @@ func (t *attempt) run() {
 		}
 	}
 	t.a.apply(done{t.Lease})
-	t.a.folder.Drop(t.Lease)
+	t.a.folder.Retire(t.Lease)
 }
 
 func (t *attempt) phase() supervisor.Phase {

@@ -38,7 +38,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		err := a.beat(ctx)
+		err := a.beat(ctx, failures)
 		a.note("send heartbeat", err)
 		a.mu.Lock()
 		wait := a.heard.interval
@@ -63,14 +63,29 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 	}
 }
 
+// patience is how long a hub may take to answer a heartbeat. One that hangs is
+// left after two intervals where another may answer in time, and is given longer
+// when none did: the link may just be slow. Where there is no other, all the time
+// there is before jobs freeze is better spent waiting than asking again.
+func patience(hubs, failures int, interval, timeout time.Duration) time.Duration {
+	longest := max(timeout/2, shortestBound)
+	if hubs == 1 {
+		return longest
+	}
+	return min(max(2*interval, shortestBound)<<min(failures/hubs, 10), longest)
+}
+
 // beat sends one heartbeat. Its acknowledgement moves the deadline of every
 // job, counted from the moment before it was sent.
-func (a *Agent) beat(ctx context.Context) error {
+func (a *Agent) beat(ctx context.Context, failures int) error {
 	var sent time.Duration
 	var reply wire.Sync
 	a.mu.Lock()
-	// A hub that hangs is left after two intervals: another may answer in time.
-	bound := min(max(2*a.heard.interval, shortestBound), a.cfg.Times.Call)
+	timeout := a.heard.timeout
+	if timeout <= 0 {
+		timeout = 12 * a.heard.interval
+	}
+	bound := patience(len(a.link.Hubs()), failures, a.heard.interval, timeout)
 	a.mu.Unlock()
 	err := a.link.CallFor(ctx, bound, func(ctx context.Context, d *wire.Direct) (err error) {
 		// Composed anew for a second try: time has passed.

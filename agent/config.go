@@ -23,6 +23,8 @@ type Config struct {
 	Hubs []string
 	// Warm is how many idle supervisors are kept ready.
 	Warm int
+	// NoLimits leaves jobs the whole machine's CPU, memory and processes.
+	NoLimits bool
 	// StopJobs gives running jobs notice when Run is asked to end. Otherwise
 	// they go on under their supervisors for the next agent to adopt.
 	StopJobs bool

@@ -59,8 +59,12 @@ func (t *attempt) prepare() error {
 	return t.start()
 }
 
-// layOut makes the attempt's folder.
+// layOut makes the attempt's folder. What an input brings lands in an empty one,
+// and a checkpoint folder elsewhere leaves none at the usual place.
 func (t *attempt) layOut() (*os.Root, error) {
+	if t.Work.Task.Input == "" && t.checkpoints() == state.CheckpointDir {
+		return t.a.folder.Lay(t.Lease)
+	}
 	path := filepath.Join(t.a.folder.Lease(t.Lease), state.WorkDir)
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make job folder: %w", err)
@@ -72,7 +76,7 @@ func (t *attempt) layOut() (*os.Root, error) {
 	return root, nil
 }
 
-// fetch brings the input and the newest checkpoint that is whole.
+// fetch brings the input, the job's folders and the newest checkpoint.
 func (t *attempt) fetch(ctx context.Context, work *os.Root) error {
 	disk := t.Work.Resources.Disk
 	if in := t.Work.Task.Input; in != "" {
@@ -81,14 +85,23 @@ func (t *attempt) fetch(ctx context.Context, work *os.Root) error {
 		}
 	}
 	dir := t.checkpoints()
+	if t.Work.Task.Input == "" && dir == state.CheckpointDir {
+		return t.restore(ctx, work, dir) // Lay made all there is
+	}
 	for _, d := range []string{state.OutputDir, filepath.Join(state.OwnDir, "tmp"), dir} {
 		if err := work.MkdirAll(d, 0o700); err != nil {
 			return &driver.StartError{Reason: offpeak.EndBadInput, Detail: fmt.Sprintf("the input has something that is not a folder at %s: %v", d, err)}
 		}
 	}
+	return t.restore(ctx, work, dir)
+}
+
+// restore brings the newest checkpoint that is whole.
+func (t *attempt) restore(ctx context.Context, work *os.Root, dir string) error {
 	if len(t.Work.Checkpoints) == 0 {
 		return nil
 	}
+	disk := t.Work.Resources.Disk
 	place, err := work.OpenRoot(dir)
 	if err != nil {
 		return fmt.Errorf("open checkpoint folder: %w", err)
@@ -174,6 +187,9 @@ func (t *attempt) startOn(cmd driver.Command) (err error) {
 		deadline = supervisor.Lease{Granted: int64(t.a.env.Boot()), Timeout: fallback}
 	}
 	res, lim := t.Work.Resources, t.Work.Limits
+	if t.a.cfg.NoLimits {
+		res.CPU, res.Memory, lim.Processes = 0, 0, 0
+	}
 	_, err = t.do(supervisor.Request{Start: &supervisor.Start{
 		Lease: t.Lease, Command: cmd, Folder: t.a.folder.Lease(t.Lease), NoticePath: filepath.Join(cmd.Dir, state.OwnDir, "notice.json"),
 		Limits: supervisor.Limits{CPU: res.CPU, Memory: res.Memory, Disk: res.Disk, Processes: lim.Processes, Log: lim.Log, Time: lim.Time.Std()},
@@ -186,7 +202,7 @@ func (t *attempt) startOn(cmd driver.Command) (err error) {
 func (t *attempt) checkpoints() string {
 	dir := t.Work.Task.Checkpoint.Dir
 	if dir == "" || !filepath.IsLocal(dir) {
-		dir = "checkpoints"
+		dir = state.CheckpointDir
 	}
 	return filepath.Clean(dir)
 }

@@ -135,3 +135,29 @@ func TestStep(t *testing.T) {
 		})
 	}
 }
+
+// A slow link must not look like a hub that hangs, nor a hanging hub keep a node
+// from the next one.
+func TestPatience(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		hubs, failures    int
+		interval, timeout time.Duration
+		want              time.Duration
+	}{
+		{1, 0, 5 * s, 60 * s, 30 * s},
+		{1, 7, 5 * s, 60 * s, 30 * s},
+		{2, 0, 5 * s, 60 * s, 10 * s},
+		{2, 1, 5 * s, 60 * s, 10 * s},
+		{2, 2, 5 * s, 60 * s, 20 * s},
+		{2, 4, 5 * s, 60 * s, 30 * s},
+		{3, 99, 5 * s, 60 * s, 30 * s},
+		{1, 0, s / 5, 3 * s, 3 * s / 2},
+		{2, 0, s / 5, 3 * s, s},
+		{1, 0, s / 50, s / 2, s},
+	} {
+		if got := patience(c.hubs, c.failures, c.interval, c.timeout); got != c.want {
+			t.Errorf("patience(%d hubs, %d failures, %s, %s) = %s, want %s", c.hubs, c.failures, c.interval, c.timeout, got, c.want)
+		}
+	}
+}

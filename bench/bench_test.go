@@ -174,15 +174,16 @@ func BenchmarkNoop(b *testing.B) {
 			const batch = 300
 			var ours, bareRate []float64
 			a := g.Agents()[0]
-			var hub, agent, jobs, rounds time.Duration
+			var hub, agent, jobs, client, rounds time.Duration
 			for b.Loop() {
 				bareRate = append(bareRate, bareLoop(b, 2, batch))
 				h, m := cpuOf(g.HubPID()), cpuOf(a.PID())
-				all := g.CPU()
+				all, self := g.CPU(), cpuOf(os.Getpid())
 				ours = append(ours, noopBatch(b, g, spec, batch))
 				hub += cpuOf(g.HubPID()) - h
 				agent += cpuOf(a.PID()) - m
 				jobs += time.Duration(g.CPU() - all)
+				client += cpuOf(os.Getpid()) - self
 				rounds++
 			}
 			// Where the processor time of a job goes; the supervisors' share is
@@ -190,6 +191,7 @@ func BenchmarkNoop(b *testing.B) {
 			each := float64(batch*rounds) * 1e6
 			b.ReportMetric(float64(hub)/each, "ms-hub/job")
 			b.ReportMetric(float64(agent)/each, "ms-agent/job")
+			b.ReportMetric(float64(client)/each, "ms-client/job")
 			b.ReportMetric(float64(jobs-hub-agent)/each, "ms-supervisors/job")
 			slices.Sort(ours)
 			slices.Sort(bareRate)

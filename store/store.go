@@ -15,8 +15,10 @@
 //     unknown: repeat it with the same operation id, (lease, incarnation,
 //     sequence) or other stated key, and it answers as the first time.
 //   - Time in decisions is the store's time, never the caller's.
-//   - Every change writes the events and the audit row that describe it in the
-//     same transaction.
+//   - Every change writes the events that describe it in the same transaction,
+//     and what a person, an operator or a stranger did leaves an audit row too.
+//     A lease's own steps (claimed, accepted, started, ended) are told by their
+//     events alone: those name node, lease and time, and there are millions.
 //   - An account argument restricts the verb to that account's objects; "" is
 //     for the hub and for admins and restricts nothing. Another account's
 //     object answers ErrNotFound.

@@ -62,7 +62,7 @@ func Open(path string, log *slog.Logger) (Folder, error) {
 		return Folder{}, fmt.Errorf("find data folder: %w", err)
 	}
 	f := Folder{path: abs, log: log}
-	for _, dir := range []string{"", "leases", "supervisors", "cache"} {
+	for _, dir := range []string{"", "leases", spareDir, "supervisors", "cache"} {
 		if err := os.MkdirAll(f.At(dir), 0o700); err != nil {
 			return Folder{}, fmt.Errorf("make data folder: %w", err)
 		}
@@ -129,6 +129,7 @@ func (f Folder) Lock() (unlock func(), err error) {
 		}
 		return nil, fmt.Errorf("lock data folder: %w", err)
 	}
+	f.clearSpares()
 	return func() { file.Close() }, nil
 }
 
@@ -311,7 +312,11 @@ func (f Folder) Journals() ([]Journal, error) {
 	var out []Journal
 	for _, e := range entries {
 		var j Journal
-		name := filepath.Join("leases", e.Name(), "lease.json")
+		name := filepath.Join("leases", e.Name(), journal)
+		if info, err := os.Lstat(f.At(name)); err == nil && info.Size() == 0 {
+			f.Drop(offpeak.LeaseID(e.Name())) // settled, or never begun
+			continue
+		}
 		err := f.read(name, &j, func() bool {
 			return string(j.Lease) == e.Name() && j.Supervisor != "" && filepath.IsLocal(j.Supervisor)
 		})
@@ -327,41 +332,56 @@ func (f Folder) Journals() ([]Journal, error) {
 // Lease is the folder of a lease.
 func (f Folder) Lease(id offpeak.LeaseID) string { return f.At("leases", string(id)) }
 
-// Begin writes down that a lease's job is about to be started.
-// It costs no rename: until it is whole the job is not started, and a torn one
-// is that of a lease of which nothing is left.
+// Begin writes down that a lease's job is about to be started. It costs no
+// rename: until it is whole the job is not started, and a torn one is that of a
+// lease of which nothing is left.
 func (f Folder) Begin(j Journal) error {
 	data, err := json.Marshal(j)
-	if err != nil {
-		return fmt.Errorf("write journal: %w", err)
+	if err == nil {
+		err = f.begin(j.Lease, append(data, '\n'))
 	}
-	if err := writeNew(filepath.Join(f.Lease(j.Lease), "lease.json"), append(data, '\n')); err != nil {
+	if err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
 	return nil
 }
 
-// writeNew writes a file in place of whatever stands there, without following it.
-func writeNew(path string, data []byte) error {
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	file, err := os.OpenFile(path, flags, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-		file, err = os.OpenFile(path, flags, 0o600)
-	}
+func (f Folder) begin(id offpeak.LeaseID, data []byte) error {
+	root, err := f.OpenLease(id)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(data)
+	defer root.Close()
+	file, err := openOwn(root, journal)
+	if err != nil {
+		if err := root.RemoveAll(journal); err != nil {
+			return err
+		}
+		if file, err = root.OpenFile(journal, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+			return err
+		}
+	}
+	err = file.Truncate(0)
+	if err == nil {
+		_, err = file.Write(data)
+	}
 	return errors.Join(err, file.Close())
 }
 
-// Settle removes a lease's journal: the lease is over for the next agent too.
+// Settle empties a lease's journal: the lease is over for the next agent too.
 func (f Folder) Settle(id offpeak.LeaseID) {
-	if err := os.Remove(filepath.Join(f.Lease(id), "lease.json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.log.Warn("remove journal", "lease", id, "error", err)
+	root, err := f.OpenLease(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		defer root.Close()
+		if err = emptyJournal(root); err != nil {
+			err = root.RemoveAll(journal)
+		}
+	}
+	if err != nil {
+		f.log.Warn("settle journal", "lease", id, "error", err)
 	}
 }
 
@@ -407,7 +427,7 @@ func (f Folder) Peek() ([]Journal, error) {
 	var out []Journal
 	for _, e := range entries {
 		var j Journal
-		if f.load("leases/"+e.Name()+"/lease.json", &j) == nil {
+		if f.load("leases/"+e.Name()+"/"+journal, &j) == nil {
 			out = append(out, j)
 		}
 	}

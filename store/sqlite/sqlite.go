@@ -156,7 +156,8 @@ func dsn(path string, readOnly bool) string {
 		"temp_store(MEMORY)",
 		"cache_size(-16384)",
 		"journal_size_limit(67108864)",
-		"wal_autocheckpoint(2000)",
+		// Pages that many commits write go to the file once a checkpoint.
+		"wal_autocheckpoint(10000)",
 	}}
 	if readOnly {
 		q["_pragma"] = append(q["_pragma"], "query_only(ON)")

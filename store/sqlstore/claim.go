@@ -98,7 +98,6 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 		Placement json.RawMessage   `json:"placement,omitempty"`
 	}{c.Resources, c.Price, l.ExpiresAt, placement(c.Placement)})})
 	t.event(offpeak.Event{Type: "job.leased", Account: j.Account, Job: j.ID, Attempt: c.Attempt, Lease: c.Lease, Node: c.Node})
-	t.audit(byHub(), "lease.claim", string(c.Lease), "done")
 	return store.Change{Job: j.Job, Lease: l, Node: c.Node, Revision: revision}, nil
 }
 

@@ -120,7 +120,6 @@ func (s *Store) report(t *verb, r store.Report) (store.Change, error) {
 		string(l.ID), int64(l.Attempt), string(was)); err != nil {
 		return store.Change{}, err
 	}
-	t.audit(byNode(l.Account, l.Node), "lease."+string(r.Kind), string(l.ID), "done")
 	c.Job = j.Job
 	return c, nil
 }
@@ -287,7 +286,6 @@ func (s *Store) reportEnd(t *verb, r store.Report, l *lease, j *job) (store.Chan
 	if err != nil {
 		return store.Change{}, err
 	}
-	t.audit(byNode(l.Account, l.Node), "lease.ended", string(l.ID), string(l.Reason))
 	return c, nil
 }
 

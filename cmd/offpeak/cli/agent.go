@@ -29,7 +29,7 @@ type agentOptions struct {
 	data, config, name string
 	hubs               []string
 	warm               int
-	stopJobs           bool
+	stopJobs, noLimits bool
 	machine            machine
 	logging            logging
 }
@@ -69,6 +69,7 @@ agent runs, as with "offpeak agent run".`,
 
 func (o *agentOptions) runFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.config, "config", "", "`file` of settings in YAML (default agent.yaml beside the data folder, if there is one)")
+	f.BoolVar(&o.noLimits, "no-limits", false, "don't hold jobs to the CPU, memory and processes they asked for")
 	f.IntVar(&o.warm, "warm", 2, "supervisors that are kept ready, so that jobs start at once")
 	f.BoolVar(&o.stopJobs, "stop-jobs", false, "when the agent is stopped, give running jobs notice and wait for them, instead of leaving them to the next agent")
 	o.joinFlags(f)
@@ -117,7 +118,7 @@ func (o *agentOptions) prepare(cmd *cobra.Command, env Env) (agent.Config, agent
 	if err != nil {
 		return agent.Config{}, agent.Env{}, err
 	}
-	cfg := agent.Config{Data: o.data, Hubs: o.hubs, Warm: o.warm, StopJobs: o.stopJobs, Version: build(env.Version).Version}
+	cfg := agent.Config{Data: o.data, Hubs: o.hubs, Warm: o.warm, NoLimits: o.noLimits, StopJobs: o.stopJobs, Version: build(env.Version).Version}
 	found, err := findFences(cmd.Context(), cfg, log)
 	if err != nil {
 		return agent.Config{}, agent.Env{}, err

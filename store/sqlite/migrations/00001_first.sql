@@ -91,11 +91,12 @@ CREATE TABLE jobs (
     submitted_at       INTEGER NOT NULL,
     started_at         INTEGER NOT NULL DEFAULT 0,
     ended_at           INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (grp, idx),
     -- A job has a lease exactly while it is live.
     CHECK ((lease <> '') = (state IN ('leased', 'running', 'cancelling'))),
     CHECK ((ended_at <> 0) = (state IN ('succeeded', 'failed', 'cancelled')))
 ) STRICT;
+-- A job of its own is index 0 of a group that bears its id.
+CREATE UNIQUE INDEX jobs_group ON jobs (grp, idx) WHERE grp <> id;
 CREATE INDEX jobs_queue ON jobs (priority DESC, seq) WHERE state = 'queued';
 CREATE INDEX jobs_open ON jobs (account) WHERE state NOT IN ('succeeded', 'failed', 'cancelled');
 CREATE INDEX jobs_account ON jobs (account, seq);
