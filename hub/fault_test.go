@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"context"
+	"iter"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,29 @@ type flaky struct {
 	slowBeat                        atomic.Int64
 	// hangUp is called once something was committed, before its answer.
 	hangUp atomic.Pointer[context.CancelFunc]
+	// readQueue is called once the queue was read, before it is handed over.
+	readQueue atomic.Pointer[func()]
+}
+
+func (f *flaky) Queue(ctx context.Context) iter.Seq2[store.Queued, error] {
+	return func(yield func(store.Queued, error) bool) {
+		var rows []store.Queued
+		for q, err := range f.Store.Queue(ctx) {
+			if err != nil {
+				yield(store.Queued{}, err)
+				return
+			}
+			rows = append(rows, q)
+		}
+		if read := f.readQueue.Swap(nil); read != nil {
+			(*read)()
+		}
+		for _, q := range rows {
+			if !yield(q, nil) {
+				return
+			}
+		}
+	}
 }
 
 // answered is what becomes of a committed write whose caller may have hung up.
@@ -194,5 +218,38 @@ func TestCallersThatHangUpLoseNothing(t *testing.T) {
 		a.accept(again)
 		a.run(again)
 		a.end(again, offpeak.EndCompleted)
+	})
+}
+
+// A job that is claimed while the queue is read again is not queued a second
+// time by what was read of it.
+func TestQueueReadAgainBringsNothingBack(t *testing.T) {
+	withFlaky(t, func(t *testing.T, g *grid, f *flaky, _ *atomic.Int64) {
+		first := g.submit(small())
+		f.loseSubmit.Store(true)
+		if _, err := g.hub.Submit(t.Context(), g.op(), g.account, small()); err == nil {
+			t.Fatal("the lost answer arrived")
+		}
+		f.loseSubmit.Store(false)
+		claimed := make(chan struct{})
+		read := func() {
+			defer close(claimed)
+			if d := g.join("one").offered(); d.Job != first {
+				t.Errorf("%s is offered first, want %s", d.Job, first)
+			}
+			g.join("two")
+		}
+		f.readQueue.Store(&read)
+		<-claimed
+		// The lost one is found and claimed too, and nothing else is tried.
+		g.eventually("the other job to be leased", func() bool {
+			counts, err := g.store.CountJobs(t.Context(), "")
+			must(t, err)
+			return counts[offpeak.JobLeased] == 2
+		})
+		synctest.Wait()
+		if n := g.metric("offpeak_claim_conflicts_total"); n != 0 {
+			t.Errorf("%v claims were made for jobs that had their lease", n)
+		}
 	})
 }
