@@ -3,8 +3,6 @@ package bench
 import (
 	"bufio"
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -76,96 +74,17 @@ func startBare(b *testing.B) bareServer {
 	return bareServer{addr, cmd.Process.Pid}
 }
 
-// virtual is a node that is a key and a session, with no machine behind it.
-type virtual struct {
-	direct wire.Direct
-	node   offpeak.NodeID
-	inc    offpeak.Incarnation
-	seq    atomic.Int64
-}
-
-// fleet enrols n virtual nodes over the API.
-func fleet(b *testing.B, g *gridtest.Grid, n int) []*virtual {
-	b.Helper()
-	tok, err := g.Client.CreateToken(context.Background(), gridtest.NewOp(), wire.NewToken{Role: offpeak.RoleJoin, Uses: n})
-	if err != nil {
-		b.Fatal(err)
-	}
-	join, err := wire.DecodeJoinToken(tok.Secret)
-	if err != nil {
-		b.Fatal(err)
-	}
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-	nodes := make([]*virtual, n)
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= n {
-					return
-				}
-				v, err := enrol(client, g, tok.Token.ID, join.Token, fmt.Sprintf("v%05d", i))
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				nodes[i] = v
-			}
-		})
-	}
-	wg.Wait()
-	if b.Failed() {
-		b.FailNow()
-	}
-	return nodes
-}
-
-func enrol(client *http.Client, g *gridtest.Grid, join offpeak.TokenID, secret, name string) (*virtual, error) {
-	ctx := context.Background()
-	pub, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	d := wire.Direct{Client: client, Base: "http://" + g.Addr, Token: secret, Agent: "offpeak-bench"}
-	in, err := d.Enrol(ctx, wire.Enrol{Name: name, Key: pub, Proof: ed25519.Sign(key, wire.EnrolMessage(join)), Inventory: offpeak.Inventory{
-		Hostname: name, OS: "linux", Arch: "amd64", CPU: 8000, Memory: 16 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process"}, Version: "bench"}})
-	if err != nil {
-		return nil, err
-	}
-	v := &virtual{node: in.Node, inc: offpeak.Incarnation(rand.Text())}
-	d.Token = ""
-	c, err := d.Challenge(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s, err := d.OpenSession(ctx, wire.OpenSession{Node: in.Node, Incarnation: v.inc, Challenge: c.Challenge, Signature: ed25519.Sign(key, wire.SessionMessage(c.Challenge, in.Node, v.inc, 0))})
-	if err != nil {
-		return nil, err
-	}
-	d.Token = s.Token
-	v.direct = d
-	return v, nil
-}
-
-func (v *virtual) beat(ctx context.Context) error {
-	_, err := v.direct.Heartbeat(ctx, wire.Heartbeat{Incarnation: v.inc, Seq: v.seq.Add(1), Availability: offpeak.NodeAvailable})
-	return err
-}
-
 // BenchmarkHeartbeats measures heartbeats answered per second of the hub's
 // processor time, against a bare handler of the same JSON.
 func BenchmarkHeartbeats(b *testing.B) {
 	g := gridtest.Start(b, bin, "--heartbeat", "5s", "--timeout", "60s")
-	nodes := fleet(b, g, 500)
+	nodes := g.Fleet(500)
 	server := startBare(b)
-	bareNode := &virtual{direct: nodes[0].direct, inc: nodes[0].inc}
-	bareNode.direct.Base = "http://" + server.addr
+	bareNode := nodes[0].At("http://" + server.addr)
 	var ours, theirs float64
 	for b.Loop() {
-		theirs = beatsPerCPU(b, server.pid, func(int) *virtual { return bareNode })
-		ours = beatsPerCPU(b, g.HubPID(), func(i int) *virtual { return nodes[i%len(nodes)] })
+		theirs = beatsPerCPU(b, server.pid, func(int) *gridtest.Virtual { return bareNode })
+		ours = beatsPerCPU(b, g.HubPID(), func(i int) *gridtest.Virtual { return nodes[i%len(nodes)] })
 	}
 	b.ReportMetric(ours, "beats/cpu-s")
 	b.ReportMetric(theirs, "bare/cpu-s")
@@ -173,7 +92,7 @@ func BenchmarkHeartbeats(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-func beatsPerCPU(b *testing.B, pid int, node func(int) *virtual) float64 {
+func beatsPerCPU(b *testing.B, pid int, node func(int) *gridtest.Virtual) float64 {
 	b.Helper()
 	const beats, workers = 20_000, 16
 	var next atomic.Int64
@@ -183,7 +102,7 @@ func beatsPerCPU(b *testing.B, pid int, node func(int) *virtual) float64 {
 		wg.Go(func() {
 			// A worker has nodes of its own, so that a node's beats are in order.
 			for i := w; next.Add(1) <= beats; i += workers {
-				if err := node(i).beat(context.Background()); err != nil {
+				if _, err := node(i).Beat(context.Background()); err != nil {
 					b.Error(err)
 					return
 				}
@@ -199,11 +118,11 @@ func beatsPerCPU(b *testing.B, pid int, node func(int) *virtual) float64 {
 func BenchmarkStreams(b *testing.B) {
 	const n = 4000
 	g := gridtest.Start(b, bin, "--heartbeat", "10m", "--timeout", "30m")
-	nodes := fleet(b, g, n)
+	nodes := g.Fleet(n)
 	server := startBare(b)
 	for b.Loop() {
 		theirs := perStream(b, server.pid, n, func(int) *wire.Direct { return &wire.Direct{Base: "http://" + server.addr} })
-		ours := perStream(b, g.HubPID(), n, func(i int) *wire.Direct { return &nodes[i].direct })
+		ours := perStream(b, g.HubPID(), n, func(i int) *wire.Direct { return &nodes[i].Direct })
 		b.ReportMetric(ours, "B/stream")
 		b.ReportMetric(theirs, "bare-B/stream")
 		b.ReportMetric(1.3*theirs+2048, "bound-B/stream")

@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"context"
+	"iter"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,47 @@ type flaky struct {
 	slowBeat                        atomic.Int64
 	// stall is called on the way into each Expire, on the monitor's goroutine.
 	stall atomic.Pointer[func()]
+	// hangUp is called once something was committed, before its answer.
+	hangUp atomic.Pointer[context.CancelFunc]
+	// readQueue is called once the queue was read, before it is handed over.
+	readQueue atomic.Pointer[func()]
+}
+
+func (f *flaky) Queue(ctx context.Context) iter.Seq2[store.Queued, error] {
+	return func(yield func(store.Queued, error) bool) {
+		var rows []store.Queued
+		for q, err := range f.Store.Queue(ctx) {
+			if err != nil {
+				yield(store.Queued{}, err)
+				return
+			}
+			rows = append(rows, q)
+		}
+		if read := f.readQueue.Swap(nil); read != nil {
+			(*read)()
+		}
+		for _, q := range rows {
+			if !yield(q, nil) {
+				return
+			}
+		}
+	}
+}
+
+// answered is what becomes of a committed write whose caller may have hung up.
+func (f *flaky) answered(ctx context.Context) error {
+	if hangUp := f.hangUp.Swap(nil); hangUp != nil {
+		(*hangUp)()
+	}
+	return ctx.Err()
+}
+
+func (f *flaky) Report(ctx context.Context, r store.Report) (store.Change, error) {
+	c, err := f.Store.Report(ctx, r)
+	if gone := f.answered(ctx); err == nil && gone != nil {
+		return store.Change{}, gone
+	}
+	return c, err
 }
 
 func (f *flaky) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.Change, error) {
@@ -33,6 +75,9 @@ func (f *flaky) Submit(ctx context.Context, op store.Op, job store.NewJob) (offp
 	j, err := f.Store.Submit(ctx, op, job)
 	if err == nil && f.loseSubmit.Load() {
 		return offpeak.Job{}, offpeak.ErrUnavailable
+	}
+	if gone := f.answered(ctx); err == nil && gone != nil {
+		return offpeak.Job{}, gone
 	}
 	return j, err
 }
@@ -183,6 +228,77 @@ func TestStallOnTheWayIntoExpireLosesNoLease(t *testing.T) {
 		synctest.Wait()
 		if j := g.job(id); j.State != offpeak.JobQueued || j.Reason != offpeak.EndNodeLost {
 			t.Fatalf("after a full timeout of silence the job is %s (%s)", j.State, j.Reason)
+		}
+	})
+}
+
+// What was committed is taken into the picture though its caller hung up before
+// the answer: a submitted job is offered at once, and what a report freed is free.
+func TestCallersThatHangUpLoseNothing(t *testing.T) {
+	withFlaky(t, func(t *testing.T, g *grid, f *flaky, _ *atomic.Int64) {
+		a := g.join("one")
+		hungUp := func() context.Context {
+			ctx, hangUp := context.WithCancel(t.Context())
+			f.hangUp.Store(&hangUp)
+			return ctx
+		}
+		began := time.Now()
+		ctx := hungUp()
+		_, _ = g.hub.Submit(ctx, g.op(), g.account, small())
+		d := a.offered()
+		a.accept(d)
+		a.run(d)
+		ctx = hungUp()
+		a.seq++
+		g.hub.Report(ctx, a.id, []wire.Report{{
+			Lease: d.Lease, Attempt: d.Attempt, Incarnation: a.inc, Seq: a.seq, Kind: "ended", Reason: offpeak.EndDrained, Started: true,
+		}})
+		if ctx.Err() == nil {
+			t.Fatal("nobody hung up: the test tests nothing")
+		}
+		// Sent back after a short pause.
+		again := a.offered()
+		if again.Job != d.Job || again.Attempt != 2 {
+			t.Errorf("attempt %d of %s is offered", again.Attempt, again.Job)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("both offers took %s: they were found by the audit only", took)
+		}
+		a.accept(again)
+		a.run(again)
+		a.end(again, offpeak.EndCompleted)
+	})
+}
+
+// A job that is claimed while the queue is read again is not queued a second
+// time by what was read of it.
+func TestQueueReadAgainBringsNothingBack(t *testing.T) {
+	withFlaky(t, func(t *testing.T, g *grid, f *flaky, _ *atomic.Int64) {
+		first := g.submit(small())
+		f.loseSubmit.Store(true)
+		if _, err := g.hub.Submit(t.Context(), g.op(), g.account, small()); err == nil {
+			t.Fatal("the lost answer arrived")
+		}
+		f.loseSubmit.Store(false)
+		claimed := make(chan struct{})
+		read := func() {
+			defer close(claimed)
+			if d := g.join("one").offered(); d.Job != first {
+				t.Errorf("%s is offered first, want %s", d.Job, first)
+			}
+			g.join("two")
+		}
+		f.readQueue.Store(&read)
+		<-claimed
+		// The lost one is found and claimed too, and nothing else is tried.
+		g.eventually("the other job to be leased", func() bool {
+			counts, err := g.store.CountJobs(t.Context(), "")
+			must(t, err)
+			return counts[offpeak.JobLeased] == 2
+		})
+		synctest.Wait()
+		if n := g.metric("offpeak_claim_conflicts_total"); n != 0 {
+			t.Errorf("%v claims were made for jobs that had their lease", n)
 		}
 	})
 }

@@ -234,6 +234,15 @@ func (h *Hub) failed(err error) error {
 	return err
 }
 
+// settleFor bounds a write that goes on without its caller.
+const settleFor = 30 * time.Second
+
+// settling is the context of a write that changes the picture too: it goes on
+// when its caller hangs up, since what is committed has to be taken over.
+func settling(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), settleFor)
+}
+
 // sleep waits for d and says whether ctx is still alive.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

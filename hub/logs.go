@@ -34,9 +34,11 @@ func (h *Hub) AppendLog(ctx context.Context, node offpeak.NodeID, lease offpeak.
 	}
 	a, err := h.logPiece(ctx, node, lease, wire.LogPiece{Stream: stream, Offset: offset, Data: data})
 	if err != nil {
+		h.refuse(node, lease, attempt, "log", err)
 		return 0, fmt.Errorf("append log of %s: %w", lease, err)
 	}
 	if end, err = h.env.Store.AppendLog(ctx, node, lease, attempt, a); err != nil {
+		h.refuse(node, lease, attempt, "log", err)
 		return 0, fmt.Errorf("append log of %s: %w", lease, err)
 	}
 	h.bells.ring(string(lease))

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -113,6 +114,7 @@ func (h *Hub) Report(ctx context.Context, node offpeak.NodeID, in []wire.Report)
 func (h *Hub) report(ctx context.Context, node offpeak.NodeID, in *wire.Report) wire.ReportResult {
 	c, err := h.applyReport(ctx, node, in)
 	if err != nil {
+		h.refuse(node, in.Lease, in.Attempt, in.Kind, err)
 		return wire.ReportResult{Problem: wire.ProblemOf(fmt.Errorf("report %s of %s: %w", in.Kind, in.Lease, err))}
 	}
 	out := wire.ReportResult{}
@@ -139,6 +141,8 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 		}
 		r.Logs = append(r.Logs, a)
 	}
+	ctx, done := settling(ctx)
+	defer done()
 	c, err := h.env.Store.Report(ctx, r)
 	if err != nil {
 		return store.Change{}, h.failed(err)
@@ -148,6 +152,17 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 	h.bells.ring(string(in.Lease))
 	h.applyFrom(node, c)
 	return c, nil
+}
+
+// refuse makes it visible that a node spoke of a lease that is not its own any
+// more: it is told so, and the hub's keeper reads it here.
+func (h *Hub) refuse(node offpeak.NodeID, lease offpeak.LeaseID, attempt offpeak.Attempt, what string, err error) {
+	stale, ok := errors.AsType[*offpeak.StaleLeaseError](err)
+	if !ok {
+		return
+	}
+	h.env.Log.Warn("stale report refused", "lease", lease, "attempt", attempt, "node", node,
+		"what", what, "newest", stale.Attempt, "state", stale.State)
 }
 
 func checkReport(in *wire.Report) error {
@@ -187,6 +202,7 @@ func (h *Hub) AddCheckpoint(ctx context.Context, node offpeak.NodeID, lease offp
 		Node: node, Lease: lease, Attempt: in.Attempt, Name: in.Name, Tree: in.Tree, Metered: in.Metered, Size: in.Size,
 	})
 	if err != nil {
+		h.refuse(node, lease, in.Attempt, "checkpoint", err)
 		return offpeak.Checkpoint{}, fmt.Errorf("add checkpoint of %s: %w", lease, h.failed(err))
 	}
 	h.tail.ring()
@@ -199,6 +215,8 @@ func (h *Hub) SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak
 	if err := checkInventory(&inv); err != nil {
 		return err
 	}
+	ctx, done := settling(ctx)
+	defer done()
 	n, err := h.env.Store.SetInventory(ctx, node, inv)
 	if err != nil {
 		return fmt.Errorf("set inventory of %s: %w", node, h.failed(err))
@@ -223,6 +241,8 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 	if !slices.Contains(offpeak.Intents(), in.Intent) {
 		return offpeak.Node{}, &offpeak.FieldError{Field: "intent", Value: string(in.Intent), Rule: "is open, draining or closed"}
 	}
+	ctx, done := settling(ctx)
+	defer done()
 	n, changes, err := h.env.Store.SetIntent(ctx, op, account, node, in.Intent, in.Stop)
 	if err != nil {
 		return offpeak.Node{}, fmt.Errorf("set intent of %s: %w", node, h.failed(err))
@@ -235,6 +255,8 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 
 // RemoveNode forgets a node; its agent learns it with its next call.
 func (h *Hub) RemoveNode(ctx context.Context, op store.Op, account offpeak.AccountID, node offpeak.NodeID) error {
+	ctx, done := settling(ctx)
+	defer done()
 	changes, err := h.env.Store.RemoveNode(ctx, op, account, node)
 	if err != nil {
 		return fmt.Errorf("remove node %s: %w", node, h.failed(err))

@@ -204,9 +204,18 @@ func (h *Hub) loadQueue(ctx context.Context) error {
 }
 
 // readQueue adds all queued jobs of the store and returns how many were new,
-// and which there are.
+// and which there are. One at a time: a job that is claimed while it reads is
+// not brought back.
 func (h *Hub) readQueue(ctx context.Context) (added int, seen map[offpeak.JobID]struct{}, err error) {
 	// Rows with equal requirements may share them: their text is made once.
+	h.mu.Lock()
+	h.queue.taken = make(map[offpeak.JobID]struct{})
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		h.queue.taken = nil
+		h.mu.Unlock()
+	}()
 	texts := make(map[*offpeak.Requirements]string)
 	seen = make(map[offpeak.JobID]struct{})
 	batch := make([]store.Queued, 0, 512)
@@ -224,7 +233,9 @@ func (h *Hub) readQueue(ctx context.Context) (added int, seen map[offpeak.JobID]
 		h.mu.Lock()
 		before := len(h.queue.items)
 		for i := range batch {
-			h.queue.add(batch[i], asks[i], now)
+			if _, left := h.queue.taken[batch[i].Job]; !left {
+				h.queue.add(batch[i], asks[i], now)
+			}
 		}
 		added += len(h.queue.items) - before
 		h.mu.Unlock()

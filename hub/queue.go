@@ -21,6 +21,9 @@ type queue struct {
 	ready   classHeap
 	paused  pauseHeap
 	parked  map[*class]struct{}
+	// taken notes who leaves while the store's queue is read, nil otherwise:
+	// what was read of them is old.
+	taken map[offpeak.JobID]struct{}
 }
 
 // classKey is what makes two jobs alike for matching. The requirements' JSON
@@ -153,6 +156,9 @@ func (q *queue) remove(job offpeak.JobID) {
 		return
 	}
 	delete(q.items, job)
+	if q.taken != nil {
+		q.taken[job] = struct{}{}
+	}
 	if it.paused {
 		heap.Remove(&q.paused, it.index)
 		q.settle(it.class)

@@ -48,6 +48,8 @@ func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, addr
 		return wire.Enrolled{}, err
 	}
 	actor := offpeak.Actor{Account: join.Account, Token: join.ID, Role: offpeak.RoleJoin, Address: address}
+	ctx, done := settling(ctx)
+	defer done()
 	n, err := h.env.Store.Enrol(ctx, join.ID, store.NewNode{
 		ID: offpeak.NodeID(id), Name: name, Key: in.Key, Inventory: in.Inventory,
 	}, actor)
@@ -148,6 +150,8 @@ func (h *Hub) OpenSession(ctx context.Context, in wire.OpenSession, address stri
 		return wire.Session{}, err
 	}
 	t.Node = n.ID
+	ctx, done := settling(ctx)
+	defer done()
 	n, err = h.env.Store.OpenSession(ctx, store.NewSession{
 		Node: in.Node, Incarnation: in.Incarnation, Previous: in.Previous,
 		Generation: in.Generation, Token: t, Address: address,

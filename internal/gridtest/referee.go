@@ -51,6 +51,10 @@ func (g *Grid) Counter(steps int, pace time.Duration) offpeak.Spec {
 	}
 }
 
+// Say is the beginning of a script that tells the referee of an attempt's start
+// and lets it `say end` of its end.
+const Say = `n=0; say() { echo "$1 $OFFPEAK_JOB $OFFPEAK_ATTEMPT $OFFPEAK_LEASE $n $(date +%s%N)" >>"$REFEREE"; }; say start; `
+
 // Shell is a job that runs a script once, with $REFEREE set.
 func (g *Grid) Shell(script string) offpeak.Spec {
 	return offpeak.Spec{

@@ -113,6 +113,11 @@ func (l *Link) Delay(d Direction, by time.Duration) {
 	l.toxic("delay-"+string(d), "latency", d, &toxics.LatencyToxic{Latency: by.Milliseconds()})
 }
 
+// Rate bounds the bytes a second that each connection carries in one direction.
+func (l *Link) Rate(d Direction, perSecond int64) {
+	l.toxic("rate-"+string(d), "bandwidth", d, &toxics.BandwidthToxic{Rate: perSecond / 1000})
+}
+
 func (l *Link) toxic(name, kind string, d Direction, attributes toxics.Toxic) {
 	l.t.Helper()
 	body, err := json.Marshal(map[string]any{"name": name, "type": kind, "stream": string(d), "toxicity": 1.0, "attributes": attributes})
@@ -124,7 +129,31 @@ func (l *Link) toxic(name, kind string, d Direction, attributes toxics.Toxic) {
 	}
 }
 
-// Heal undoes all of Drop, HalfClose and Delay.
+// Jitter adds latency of a different length to each piece of one direction.
+func (l *Link) Jitter(d Direction, by, jitter time.Duration) {
+	l.toxic("delay-"+string(d), "latency", d, &toxics.LatencyToxic{Latency: by.Milliseconds(), Jitter: jitter.Milliseconds()})
+}
+
+// Cut closes all connections and refuses new ones until Mend.
+func (l *Link) Cut() { l.proxy.Stop() }
+
+// Mend undoes Cut.
+func (l *Link) Mend() {
+	l.t.Helper()
+	if err := l.proxy.Start(); err != nil {
+		l.t.Fatalf("mend the link: %v", err)
+	}
+}
+
+// Undrop undoes Drop of one direction.
+func (l *Link) Undrop(d Direction) {
+	l.t.Helper()
+	if err := l.proxy.Toxics.RemoveToxic(context.Background(), "drop-"+string(d)); err != nil {
+		l.t.Fatalf("mend the link: %v", err)
+	}
+}
+
+// Heal undoes all that was done to the link.
 func (l *Link) Heal() { l.proxy.Toxics.ResetToxics(context.Background()) }
 
 // FreePort finds a free port on loopback.
