@@ -115,7 +115,12 @@ func (r Requirements) Fit(account AccountID, driver string, o Offer) Reason {
 			have = o.Region
 		}
 		if have != v {
-			return Reason{FitLabel, k + "=" + v, k + "=" + have}
+			if have == "" {
+				have = "none"
+			} else {
+				have = k + "=" + have
+			}
+			return Reason{FitLabel, k + "=" + v, have}
 		}
 	}
 	switch {
@@ -163,6 +168,13 @@ func (r Requirements) Assign(o Offer) (res Resources, ok bool) {
 	return Resources{CPU: r.CPU, Memory: r.Memory, Disk: r.Disk, Devices: ids}, why.OK()
 }
 
+func countGPUs(n int) string {
+	if n == 1 {
+		return "1 GPU"
+	}
+	return fmt.Sprintf("%d GPUs", n)
+}
+
 // matchDevices gives each request a device of its own, such that the devices
 // taken are the smallest that serve: sorted by VRAM, none of them could be
 // smaller. It offers the devices one by one, small ones first, and takes one if
@@ -177,7 +189,7 @@ func matchDevices(want []GPURequest, have []Device) ([]DeviceID, Reason) {
 		if slices.ContainsFunc(want, func(w GPURequest) bool { return w.VRAM > 0 }) {
 			code = FitVRAM
 		}
-		return nil, Reason{code, fmt.Sprintf("%d GPUs", len(want)), fmt.Sprintf("%d", len(have))}
+		return nil, Reason{code, countGPUs(len(want)), fmt.Sprintf("%d", len(have))}
 	}
 	devices := slices.Clone(have)
 	slices.SortStableFunc(devices, func(a, b Device) int { return cmp.Compare(a.VRAM, b.VRAM) })

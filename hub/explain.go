@@ -63,13 +63,21 @@ func (h *Hub) waiting(j *offpeak.Job, e *placement.Explanation, nodes, ahead int
 	case quota:
 		return "Its account has as many running jobs as its quota allows: it goes on when one ends."
 	case nodes == 0:
-		return "No node has joined yet: make a join token with `offpeak token create --role join` and run `offpeak agent join TOKEN`."
+		return "No node has joined yet: make a join token with `offpeak token join` and run `offpeak agent join TOKEN`."
 	case e.Fits > 0:
 		return fmt.Sprintf("%s fit it now and %s ahead of it: it is matched in a moment.", count(e.Fits, "node"), count(ahead, "job"))
 	case e.Could > 0:
-		return fmt.Sprintf("No node is free for it now; %s could run it when they are (%s). %s ahead of it.", count(e.Could, "node"), nearest(e, false), count(ahead, "job"))
+		s := fmt.Sprintf("No node is free for it now; %s could run it later (%s).", count(e.Could, "node"), nearest(e, false))
+		if ahead > 0 {
+			s += fmt.Sprintf(" %s ahead of it.", count(ahead, "job"))
+		}
+		return s
 	default:
-		return fmt.Sprintf("None of %s can ever run it as it is: %s. Change what it asks for, or add a node that has it.", count(nodes, "node"), nearest(e, true))
+		none := fmt.Sprintf("None of %s can", count(nodes, "node"))
+		if nodes == 1 {
+			none = "The only node can't"
+		}
+		return fmt.Sprintf("%s ever run it as it is: %s. Change what it asks for, or add a node that has it.", none, nearest(e, true))
 	}
 }
 

@@ -31,7 +31,7 @@ func (j JoinToken) Encode() (string, error) {
 // DecodeJoinToken reads what Encode returned. It returns a *offpeak.FieldError
 // for anything else; the text itself is secret and not repeated in it.
 func DecodeJoinToken(text string) (JoinToken, error) {
-	broken := &offpeak.FieldError{Field: "token", Rule: "is the whole text that `offpeak token create --role join` printed, beginning with " + joinPrefix}
+	broken := &offpeak.FieldError{Field: "token", Rule: "is the whole text that `offpeak token join` printed, beginning with " + joinPrefix}
 	body, ok := strings.CutPrefix(strings.TrimSpace(text), joinPrefix)
 	if !ok {
 		return JoinToken{}, broken

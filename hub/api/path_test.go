@@ -488,56 +488,6 @@ func TestNodesAreApart(t *testing.T) {
 	}
 }
 
-func TestDocument(t *testing.T) {
-	t.Parallel()
-	g := newGrid(t, Options{})
-	resp, err := http.Get(g.url + "/v1/openapi.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var doc struct {
-		OpenAPI string                               `json:"openapi"`
-		Paths   map[string]map[string]map[string]any `json:"paths"`
-	}
-	if err := json.NewDecoder(resp.Body).Decode(&doc); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(doc.OpenAPI, "3.1") {
-		t.Errorf("version %q", doc.OpenAPI)
-	}
-	operations := 0
-	for _, rt := range g.api.routes() {
-		op := doc.Paths[rt.path][strings.ToLower(rt.method)]
-		if op == nil {
-			t.Errorf("%s %s is not in the document", rt.method, rt.path)
-			continue
-		}
-		operations++
-		if _, body := op["requestBody"]; body != (rt.body != nil || rt.raw) {
-			t.Errorf("%s %s: a body is %v", rt.method, rt.path, body)
-		}
-		if op["summary"] == "" {
-			t.Errorf("%s %s has no summary", rt.method, rt.path)
-		}
-	}
-	all := 0
-	for _, item := range doc.Paths {
-		all += len(item)
-	}
-	if all != operations {
-		t.Errorf("%d operations in the document, %d in the table", all, operations)
-	}
-	y, err := http.Get(g.url + "/v1/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer y.Body.Close()
-	if text, _ := io.ReadAll(y.Body); !bytes.HasPrefix(text, []byte("components:")) && !bytes.Contains(text, []byte("openapi: 3.1")) {
-		t.Errorf("the document in YAML begins %.40q", text)
-	}
-}
-
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	g := newGrid(t, Options{})

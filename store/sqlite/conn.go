@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 
 	"offpeak"
 	"offpeak/store/sqlstore"
@@ -111,7 +112,10 @@ func classify(err error) error {
 		return err
 	}
 	switch e.Code() & 0xff {
-	case lib.SQLITE_FULL, lib.SQLITE_IOERR, lib.SQLITE_CORRUPT, lib.SQLITE_NOTADB, lib.SQLITE_READONLY, lib.SQLITE_CANTOPEN, lib.SQLITE_PERM:
+	case lib.SQLITE_FULL:
+		// The same to callers as a disk that was found full without the engine.
+		return fmt.Errorf("%w: %w: %w", offpeak.ErrStorage, syscall.ENOSPC, err)
+	case lib.SQLITE_IOERR, lib.SQLITE_CORRUPT, lib.SQLITE_NOTADB, lib.SQLITE_READONLY, lib.SQLITE_CANTOPEN, lib.SQLITE_PERM:
 		return fmt.Errorf("%w: %w", offpeak.ErrStorage, err)
 	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED, lib.SQLITE_INTERRUPT, lib.SQLITE_NOMEM:
 		return fmt.Errorf("%w: %w", offpeak.ErrUnavailable, err)

@@ -217,6 +217,13 @@ machine no token is needed. The key that the node is known by is made here.`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.data = cmd.Flag("data").Value.String()
+			var token wire.JoinToken
+			if len(args) > 0 {
+				var err error
+				if token, err = wire.DecodeJoinToken(strings.TrimSpace(args[0])); err != nil {
+					return err
+				}
+			}
 			cfg, world, err := o.prepare(cmd, env)
 			if err != nil {
 				return err
@@ -227,14 +234,8 @@ machine no token is needed. The key that the node is known by is made here.`,
 				} else if err != nil {
 					return err
 				}
-			} else {
-				token, err := wire.DecodeJoinToken(strings.TrimSpace(args[0]))
-				if err != nil {
-					return err
-				}
-				if _, err := agent.Join(cmd.Context(), cfg, world, token, o.name); err != nil {
-					return err
-				}
+			} else if _, err := agent.Join(cmd.Context(), cfg, world, token, o.name); err != nil {
+				return err
 			}
 			st, err := agent.Offline(cfg.Data)
 			if err != nil {

@@ -122,7 +122,7 @@ func showStatus(env Env, format string, st agent.Status) error {
 		row("State", state)
 	}
 	if st.Problem != "" {
-		row("Problem", st.Problem)
+		row("Problem", strings.ReplaceAll(st.Problem, "\n", "; "))
 	}
 	for i, l := range st.Leases {
 		name := ""
@@ -158,7 +158,7 @@ func stateText(st agent.Status) string {
 	case st.Why == offpeak.EndPaused && !st.Until.IsZero():
 		return "paused until " + st.Until.Local().Format(time.DateTime)
 	case st.Why == offpeak.EndPaused:
-		return "paused until `offpeak agent resume`"
+		return "paused: takes no work before `offpeak agent resume`"
 	case st.Why != "":
 		return "in use: " + strings.ReplaceAll(string(st.Why), "_", " ")
 	}

@@ -201,7 +201,10 @@ func storeError(err error) error {
 	locked := new(sqlite.LockedError)
 	corrupt := new(sqlite.CorruptError)
 	schema := new(sqlite.SchemaError)
-	if errors.As(err, &locked) || errors.As(err, &corrupt) || errors.As(err, &schema) || isDiskFull(err) {
+	switch {
+	case errors.As(err, &locked):
+		return world.Hint(err, "Use the hub that runs already, or name a folder of its own for this one with --data.")
+	case errors.As(err, &corrupt), errors.As(err, &schema), isDiskFull(err):
 		return diskFull(err)
 	}
 	return fmt.Errorf("%w; if the file is damaged, move it aside and bring a backup back with `offpeak restore`", err)
@@ -349,7 +352,14 @@ func keep(d time.Duration) time.Duration {
 
 // announce writes the local file and tells people where the hub is.
 func (s *service) announce(ctx context.Context, h *hub.Hub, secret string) error {
-	if !s.options.noLocalFile {
+	// A hub that was killed leaves its file behind, one that answers keeps it:
+	// the agents and commands of this user are on its grid.
+	other, taken := s.neighbour(ctx)
+	if taken && !s.options.noLocalFile {
+		s.log.Warn("another hub of yours serves already: agents and commands on this machine go on finding that one; log in to this one by its address", "other", other)
+	}
+	here := !s.options.noLocalFile && !taken
+	if here {
 		token, err := h.LocalToken(ctx)
 		if err != nil {
 			return fmt.Errorf("make the local token: %w", err)
@@ -359,15 +369,31 @@ func (s *service) announce(ctx context.Context, h *hub.Hub, secret string) error
 		}
 	}
 	if secret != "" {
-		fmt.Fprint(s.env.Stderr, s.welcome(secret))
+		fmt.Fprint(s.env.Stderr, s.welcome(secret, here))
 	}
 	fmt.Fprintln(s.env.Stdout, "listening on "+s.url)
 	s.log.Info("hub serves", "address", s.url, "data", s.options.data)
 	return nil
 }
 
-// welcome is what the first start of a hub shows, once.
-func (s *service) welcome(secret string) string {
+// neighbour says whether the local file names another hub of this user that
+// answers to what stands there, and where.
+func (s *service) neighbour(ctx context.Context) (address string, serves bool) {
+	l, err := local.Read(local.Path(s.env.Getenv))
+	if err != nil || l.PID == os.Getpid() || len(l.Hubs) == 0 || l.Hubs[0] == s.url {
+		return "", false
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	client := wire.Client(l.Fingerprint)
+	defer client.CloseIdleConnections()
+	_, err = (&wire.Direct{Client: client, Base: l.Hubs[0], Token: l.Token, Agent: "offpeak-hub"}).Whoami(ctx)
+	return l.Hubs[0], err == nil
+}
+
+// welcome is what the first start of a hub shows, once; here says that this
+// user's commands on this machine find it by themselves.
+func (s *service) welcome(secret string, here bool) string {
 	text := []string{
 		"This hub is new. Its admin token, shown this once:",
 		"",
@@ -375,13 +401,13 @@ func (s *service) welcome(secret string) string {
 		"",
 		"Keep it safe: it may do everything on every account.",
 	}
-	if !s.options.noLocalFile {
+	if here {
 		text = append(text, "", "On this machine you are logged in already. Next:", "  offpeak agent run", "  offpeak run -- echo hello")
 	}
 	switch {
 	case s.fingerprint != "":
 		text = append(text, "", "From another machine:", "  offpeak login "+s.hubs[0]+" \\", "    --fingerprint "+s.fingerprint)
-	case s.options.noLocalFile:
+	case !here:
 		text = append(text, "", "Next, log in with it:", "  offpeak login "+s.url)
 	}
 	width := 0

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,6 +23,7 @@ import (
 
 	"offpeak"
 	"offpeak/internal/local"
+	"offpeak/internal/require"
 	"offpeak/wire"
 )
 
@@ -250,6 +252,87 @@ func TestHubRefuses(t *testing.T) {
 		refused(strings.Join(tc.args, " "), 2, tc.say, tc.args...)
 	}
 }
+
+// A second hub of one user leaves the first where its agents and commands find
+// it; one that was killed does not stand in the way of the next.
+func TestHubsOfOneUser(t *testing.T) {
+	home := t.TempDir()
+	first := startHub(t, home)
+	second := startHub(t, home, "--data", filepath.Join(home, "other"))
+	second.stderr.await(t, "another hub of yours serves already")
+	second.stderr.await(t, "offpeak login "+second.url)
+	if have := localFile(t, home).Hubs; !slices.Equal(have, []string{first.url}) {
+		t.Errorf("the local file names %v beside a second hub, want %s", have, first.url)
+	}
+	second.stop()
+	if have := localFile(t, home).Hubs; !slices.Equal(have, []string{first.url}) {
+		t.Errorf("the local file names %v after a second hub, want %s", have, first.url)
+	}
+	if err := first.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.wait()
+	next := startHub(t, home, "--data", filepath.Join(home, "other"))
+	if have := localFile(t, home).Hubs; !slices.Equal(have, []string{next.url}) {
+		t.Errorf("the local file names %v after a kill, want %s", have, next.url)
+	}
+}
+
+// A hub whose disk fills up refuses what is new, says so, and loses nothing that
+// it had acknowledged.
+func TestHubOnAFullDisk(t *testing.T) {
+	home, disk := t.TempDir(), t.TempDir()
+	require.Met(t, syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=8m"), "the right to mount a small disk")
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	data := filepath.Join(disk, "hub")
+	h := startHub(t, home, "--data", data)
+	code, kept, stderr := once(t, home, "submit", "--name", "before", "--", "true")
+	if code != 0 {
+		t.Fatalf("submit: exit %d, %s", code, stderr)
+	}
+	fill, err := os.Create(filepath.Join(disk, "fill"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(fill, endless{}); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk did not fill up: %v", err)
+	}
+	if err := fill.Close(); err != nil {
+		t.Fatal(err)
+	}
+	input := filepath.Join(t.TempDir(), "input")
+	if err := os.WriteFile(input, bytes.Repeat([]byte("0123456789abcdef"), 1<<17), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := direct(localFile(t, home))
+	_, err = d.Submit(t.Context(), "op-full", offpeak.Spec{Name: strings.Repeat("x", 60), Task: offpeak.Task{Driver: "process", Command: []string{"true", strings.Repeat("y", 100<<10)}}})
+	if !errors.Is(err, offpeak.ErrStorage) && !errors.Is(err, offpeak.ErrUnavailable) {
+		t.Errorf("submit on a full disk: %v", err)
+	}
+	if code, _, stderr := once(t, home, "hub", "--no-local-file", "--listen", "127.0.0.1:0", "--data", filepath.Join(disk, "second")); code != 1 || !strings.Contains(stderr, "the disk is full") {
+		t.Errorf("a hub that starts on a full disk: exit %d, %s", code, stderr)
+	}
+	if err := os.Remove(fill.Name()); err != nil {
+		t.Fatal(err)
+	}
+	code, ids, stderr := once(t, home, "ps", "-o", "name")
+	if code != 0 || ids != kept {
+		t.Errorf("ps after the disk was full: exit %d, %q, want %q: %s", code, ids, kept, stderr)
+	}
+	if code, _, stderr := once(t, home, "submit", "--input", input, "--", "true"); code != 0 {
+		t.Errorf("submit with room again: exit %d, %s", code, stderr)
+	}
+	h.stop()
+}
+
+// endless is zeroes without end.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func TestHubServesTLSBeyondLoopback(t *testing.T) {
 	home := t.TempDir()

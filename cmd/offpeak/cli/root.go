@@ -48,6 +48,30 @@ func New(env Env) *cobra.Command {
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return world.Refuse(err) })
+	root.AddGroup(
+		&cobra.Group{ID: "jobs", Title: "Jobs:"},
+		&cobra.Group{ID: "grid", Title: "The grid and who you are there:"},
+		&cobra.Group{ID: "machines", Title: "Machines that make a grid:"},
+		&cobra.Group{ID: "operate", Title: "For operators:"},
+	)
 	root.AddCommand(commands(env)...)
+	for _, cmd := range root.Commands() {
+		cmd.GroupID = group(cmd.Name())
+	}
 	return root
+}
+
+// group is the heading that a command stands under in the root's help.
+func group(name string) string {
+	switch name {
+	case "run", "submit", "ps", "show", "logs", "wait", "explain", "outputs", "cancel", "retry":
+		return "jobs"
+	case "nodes", "events", "login", "context", "whoami", "token":
+		return "grid"
+	case "hub", "agent":
+		return "machines"
+	case "account", "check", "backup", "restore":
+		return "operate"
+	}
+	return ""
 }

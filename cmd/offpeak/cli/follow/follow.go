@@ -246,13 +246,18 @@ func (f *Follower) look(ctx context.Context, jobOnly bool) (p picture, err error
 }
 
 func (f *Follower) tell(ctx context.Context, before, now picture) {
+	ended := now.job.State.Terminal() && !before.job.State.Terminal()
 	if f.quiet {
+		// An exit code that is not the job's own would say nothing by itself.
+		if ended && now.job.State == offpeak.JobFailed && now.job.ExitCode == nil {
+			f.End(now.job)
+		}
 		return
 	}
 	for _, line := range changes(before, now, func(id offpeak.NodeID) string { return f.NodeName(ctx, id) }, func(id int64) string { return f.checkpointName(ctx, id) }) {
 		f.note(line)
 	}
-	if now.job.State.Terminal() && !before.job.State.Terminal() {
+	if ended {
 		f.End(now.job)
 	}
 }

@@ -2,6 +2,7 @@ package people
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 
@@ -29,8 +30,16 @@ func newAccount(env world.Env) *cobra.Command {
 	return (&client{env: env}).command(cmd)
 }
 
-// account finds the account that a person named.
+// account finds the account that a person named; "" is their own, which they may
+// look at without being an admin.
 func (c *client) account(ctx context.Context, ref string) (offpeak.Account, error) {
+	own, err := c.ownAccount(ctx)
+	if err != nil {
+		return offpeak.Account{}, err
+	}
+	if ref == "" || ref == own.Name || ref == string(own.ID) {
+		return own, nil
+	}
 	list, err := c.accounts(ctx)
 	if err != nil {
 		return offpeak.Account{}, err
@@ -49,6 +58,19 @@ func (c *client) account(ctx context.Context, ref string) (offpeak.Account, erro
 		}
 	}
 	return offpeak.Account{}, offpeak.ErrNotFound
+}
+
+func (c *client) ownAccount(ctx context.Context) (offpeak.Account, error) {
+	who, err := remote.Ask(ctx, c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (wire.Whoami, error) { return d.Whoami(ctx) })
+	return who.Account, err
+}
+
+// first is the argument, "" where there is none.
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
 }
 
 func (c *client) accounts(ctx context.Context) (wire.List[offpeak.Account], error) {
@@ -143,7 +165,7 @@ func newAccountLs(env world.Env) *cobra.Command {
 	c := &client{env: env}
 	return c.command(&cobra.Command{
 		Use: "ls", Short: "List accounts",
-		Long:    `Ls lists the accounts you may see, with their quotas.`,
+		Long:    `Ls lists the accounts you may see, with their quotas: admins all, others their own.`,
 		Example: `  offpeak account ls`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -151,6 +173,11 @@ func newAccountLs(env world.Env) *cobra.Command {
 				return err
 			}
 			list, err := c.accounts(cmd.Context())
+			if errors.Is(err, offpeak.ErrForbidden) {
+				var own offpeak.Account
+				own, err = c.ownAccount(cmd.Context())
+				list = wire.List[offpeak.Account]{Items: []offpeak.Account{own}}
+			}
 			if err != nil {
 				return err
 			}
@@ -210,15 +237,16 @@ func (c *client) members(ctx context.Context, id offpeak.AccountID) (wire.List[o
 func newAccountMembers(env world.Env) *cobra.Command {
 	c := &client{env: env}
 	return c.command(&cobra.Command{
-		Use: "members ACCOUNT", Short: "List an account's members",
-		Long:    `Members lists who may act for an account.`,
-		Example: `  offpeak account members vision-lab`,
-		Args:    cobra.ExactArgs(1),
+		Use: "members [ACCOUNT]", Short: "List an account's members",
+		Long: `Members lists who may act for an account, your own unless you say else.`,
+		Example: `  offpeak account members
+  offpeak account members vision-lab`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := c.dial(); err != nil {
 				return err
 			}
-			a, err := c.account(cmd.Context(), args[0])
+			a, err := c.account(cmd.Context(), first(args))
 			if err != nil {
 				return err
 			}
@@ -280,16 +308,17 @@ func newAccountQuota(env world.Env) *cobra.Command {
 	c := &client{env: env}
 	var q quotaFlags
 	cmd := &cobra.Command{
-		Use: "quota ACCOUNT", Short: "Show or set what an account may use",
+		Use: "quota [ACCOUNT]", Short: "Show or set what an account may use",
 		Long: `Quota sets the bounds that flags name and leaves the others; without flags it
-shows them. Only admins may set them.`,
-		Example: `  offpeak account quota vision-lab --storage 1TB --running 50`,
-		Args:    cobra.ExactArgs(1),
+shows them. ACCOUNT is your own unless you say else. Only admins may set them.`,
+		Example: `  offpeak account quota
+  offpeak account quota vision-lab --storage 1TB --running 50`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := c.dial(); err != nil {
 				return err
 			}
-			a, err := c.account(cmd.Context(), args[0])
+			a, err := c.account(cmd.Context(), first(args))
 			if err != nil {
 				return err
 			}

@@ -85,6 +85,9 @@ func (c *client) event(e offpeak.Event, lines func(any) error) error {
 			line += "  " + render.Safe(part)
 		}
 	}
+	if e.Job == "" && e.Node == "" && len(e.Data) > 2 {
+		line += "  " + render.Safe(string(e.Data))
+	}
 	_, err := fmt.Fprintln(c.env.Stdout, line)
 	return err
 }

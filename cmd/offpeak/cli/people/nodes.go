@@ -118,7 +118,7 @@ func showNode(t *render.Table, n offpeak.Node, now time.Time) {
 	inv := n.Inventory
 	for _, f := range [][2]string{
 		{"Node", string(n.ID)}, {"Name", n.Name}, {"Account", string(n.Account)}, {"State", nodeState(n)},
-		{"Heard", render.Ago(now, n.LastHeard)}, {"Timeout", n.Timeout.String()}, {"Enrolled", render.Stamp(&n.EnrolledAt)},
+		{"Heard", render.Ago(now, n.LastHeard)}, {"Timeout", time.Duration(n.Timeout).Round(time.Second).String()}, {"Enrolled", render.Stamp(&n.EnrolledAt)},
 		{"Host", inv.Hostname}, {"System", inv.OS + "/" + inv.Arch}, {"Processor", inv.CPUModel},
 		{"Cores", used(render.Cores(n.Reserved.CPU), render.Cores(n.Capacity.CPU))}, {"Memory", used(render.About(n.Reserved.Memory), render.About(n.Capacity.Memory))},
 		{"Disk", used(render.About(n.Reserved.Disk), render.About(n.Capacity.Disk))}, {"Ask", n.Ask.String()}, {"Region", inv.Region},

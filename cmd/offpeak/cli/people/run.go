@@ -79,7 +79,7 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 	f := cmd.Flags()
 	f.StringVar(&out, "out", ".", "`folder` for the outputs")
 	f.BoolVarP(&detach, "detach", "d", false, "print the job's id and do not wait")
-	f.BoolVarP(&quiet, "quiet", "q", false, "show the job's own output only")
+	f.BoolVarP(&quiet, "quiet", "q", false, "show the job's own output only, and why it failed where no exit code says so")
 	f.BoolVar(&raw, "raw", false, "pass control characters on to the terminal")
 	return c.command(cmd)
 }

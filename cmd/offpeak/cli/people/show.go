@@ -83,8 +83,9 @@ func (v shown) table(t *render.Table, now time.Time, node func(offpeak.NodeID) s
 	if j.Reason != "" {
 		sentence, next := render.Ended(j.Reason, j.Detail, j.ExitCode, j.Signal)
 		field("Why", sentence)
+		field("Reason", string(j.Reason))
 		if j.State.Terminal() {
-			field("Next", next)
+			field("Next", nextStep(j, next))
 		}
 	}
 	if j.NotBefore != nil && j.NotBefore.After(now) && !j.State.Terminal() {
@@ -131,9 +132,25 @@ func (v shown) table(t *render.Table, now time.Time, node func(offpeak.NodeID) s
 	}
 }
 
+func cores(milli int64) string {
+	if milli == 1000 {
+		return "1 core"
+	}
+	return render.Cores(milli) + " cores"
+}
+
+// nextStep is what can be done about an ended job, ready to be pasted: what the
+// table of ends says, else that it can be handed in again.
+func nextStep(j offpeak.Job, next string) string {
+	if next == "" && j.State != offpeak.JobSucceeded {
+		next = "`offpeak retry JOB` hands it in again; it goes on from its newest checkpoint."
+	}
+	return strings.ReplaceAll(next, " JOB`", " "+string(j.ID)+"`")
+}
+
 // asks prints requirements in a line.
 func asks(r offpeak.Requirements) string {
-	parts := []string{render.Cores(r.CPU) + " cores", render.About(r.Memory) + " memory", render.About(r.Disk) + " disk"}
+	parts := []string{cores(r.CPU), render.About(r.Memory) + " memory", render.About(r.Disk) + " disk"}
 	for _, g := range r.GPUs {
 		words := []string{"GPU"}
 		if g.VRAM > 0 {

@@ -164,7 +164,7 @@ func newTokenRevoke(env world.Env) *cobra.Command {
 		Use:     "revoke TOKEN",
 		Short:   "End a token at once",
 		Long:    `Revoke ends a token at once. TOKEN is its id as token ls prints it, never the secret.`,
-		Example: `  offpeak token revoke token_01jd8zk3x9f0wr4c2m7qv5t6ae`,
+		Example: `  offpeak token revoke tok_01jd8zk3x9f0wr4c2m7qv5t6ae`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := c.dial(); err != nil {
