@@ -104,8 +104,12 @@ type Env struct {
 
 // Errors that end Run or refuse to start it. Their texts say what to do.
 var (
-	// The errors of a data folder that can't be used, as package state has them.
-	ErrNotEnrolled, ErrIdentityLost, ErrBusy = state.ErrNotEnrolled, state.ErrIdentityLost, state.ErrBusy
+	// ErrNotEnrolled: the data folder holds no identity.
+	ErrNotEnrolled = state.ErrNotEnrolled
+	// ErrIdentityLost: the key is there but not the name it is enrolled under.
+	ErrIdentityLost = state.ErrIdentityLost
+	// ErrBusy: another agent uses the data folder.
+	ErrBusy = state.ErrBusy
 	// ErrRemoved: the hub does not know the node any more.
 	ErrRemoved = errors.New("the hub removed this node: run `offpeak agent leave`, then `offpeak agent join TOKEN` with a fresh token")
 	// ErrEnrolled: the machine is a node already.

@@ -16,7 +16,7 @@ import (
 // its lease's folder, and the folder itself, for links, pipes and devices. What
 // is opened here is what the agent made: no link is followed at any step.
 
-// ErrNotPlain: something else stands where a file of the agent's should.
+// ErrNotPlain says that something else stands where a file of the agent's should.
 var ErrNotPlain = errors.New("not a plain file")
 
 // mostRead bounds the files that are read whole.

@@ -62,7 +62,7 @@ type submission struct {
 }
 
 func (s *submission) bind(cmd *cobra.Command) {
-	s.Flags.Bind(cmd)
+	s.Bind(cmd)
 	cmd.Flags().StringVarP(&s.file, "file", "f", "", "job `file` in YAML; - reads it from standard input")
 }
 

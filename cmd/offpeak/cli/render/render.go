@@ -209,6 +209,7 @@ func Argv(args []string) string {
 	return strings.Join(out, " ")
 }
 
+// Pairs writes a map as NAME=VALUE, sorted.
 func Pairs(m map[string]string) []string {
 	var out []string
 	for k, v := range m {
