@@ -59,7 +59,8 @@ func TestChildrenAfterAgentsDeath(t *testing.T) {
 	w.hub.wait("the first line", func() bool { return len(w.hub.leases["lease_1"].logs["stdout"]) > 0 })
 	before := len(processes(marker))
 	a.kill()
-	if now := len(processes(marker)); now != before || now < 5 {
+	// Some may still be on their way when the first are counted; none may go.
+	if now := len(processes(marker)); now < before || now < 5 {
 		t.Errorf("%d processes, %d before the agent's death", now, before)
 	}
 	w.process()
