@@ -145,7 +145,13 @@ func (a *api) authorize(rt *route, r *http.Request, c *caller) error {
 		c.Header().Set("WWW-Authenticate", `Bearer realm="offpeak"`)
 		return wrap("a bearer token is needed", offpeak.ErrUnauthenticated)
 	}
-	token, err := a.authenticate(r.Context(), secret)
+	look := func() (offpeak.Token, error) { return a.authenticate(r.Context(), secret) }
+	if rt.stream {
+		look = func() (offpeak.Token, error) {
+			return aside(func() (offpeak.Token, error) { return a.authenticate(r.Context(), secret) })
+		}
+	}
+	token, err := look()
 	if errors.Is(err, offpeak.ErrUnauthenticated) {
 		// A good token passes whatever its neighbours do: a whole lab, or every
 		// node behind one router, shares an address.

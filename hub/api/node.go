@@ -117,7 +117,8 @@ func (a *api) stream(w http.ResponseWriter, r *http.Request, c *caller) error {
 	// The watch begins before the first look, so that no change falls between.
 	changed, stop := a.hub.Watch(c.token.Node)
 	defer stop()
-	desired, err := a.hub.Desired(ctx, c.token.Node)
+	read := func() (wire.Sync, error) { return a.hub.Desired(ctx, c.token.Node) }
+	desired, err := aside(read)
 	if err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (a *api) stream(w http.ResponseWriter, r *http.Request, c *caller) error {
 		case <-a.opts.Streams.Done():
 			return nil
 		case <-changed:
-			if desired, err = a.hub.Desired(ctx, c.token.Node); err == nil {
+			if desired, err = aside(read); err == nil {
 				err = sendJSON(out, desired)
 			}
 		case <-ping.C:
@@ -151,6 +152,18 @@ func (a *api) stream(w http.ResponseWriter, r *http.Request, c *caller) error {
 		}
 		ping.Reset(a.opts.Ping)
 	}
+}
+
+// aside calls f on a goroutine that ends with it. What reads the database needs
+// a deep stack, which a stream's own goroutine would keep for as long as it idles.
+func aside[T any](f func() (T, error)) (v T, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		v, err = f()
+	}()
+	<-done
+	return v, err
 }
 
 func sendJSON(out flusher, v any) error {

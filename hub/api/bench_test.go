@@ -1,17 +1,11 @@
-//go:build !race
-
 package api
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -103,64 +97,4 @@ func BenchmarkHeartbeat(b *testing.B) {
 	}
 	b.Run("handler/bare", func(b *testing.B) { handle(b, h) })
 	b.Run("handler/hub", func(b *testing.B) { handle(b, g.handler) })
-}
-
-// An idle node's stream costs little more than a bare handler that holds it.
-func TestStreamCost(t *testing.T) {
-	const n = 400
-	g := newGrid(t, Options{})
-	node := g.enrol(g.admin, "n1")
-	answer := node.beat(t, g.ctx())
-	cost := func(url string) float64 {
-		t.Helper()
-		before := inUse()
-		var conns []net.Conn
-		for range n {
-			conns = append(conns, openStream(t, url, node.Token))
-		}
-		after := inUse()
-		for _, c := range conns {
-			c.Close()
-		}
-		return float64(after-before) / n
-	}
-	cost(g.url) // what the first streams make stays
-	plain := cost(serveBare(t, bare(answer)))
-	ours := cost(g.url)
-	t.Logf("a stream costs %.0f bytes, a bare one %.0f", ours, plain)
-	if limit := 1.3*plain + 2048; ours > limit {
-		t.Errorf("a stream costs %.0f bytes, at most %.0f", ours, limit)
-	}
-}
-
-// openStream opens a stream by hand, with nothing on the client's side that
-// would count.
-func openStream(t *testing.T, url, token string) net.Conn {
-	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fmt.Fprintf(conn, "GET /v1/node/stream HTTP/1.1\r\nHost: x\r\nOffpeak-Protocol: 1\r\nAuthorization: Bearer %s\r\n\r\n", token); err != nil {
-		t.Fatal(err)
-	}
-	r := bufio.NewReaderSize(conn, 512)
-	for {
-		line, err := r.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.HasPrefix(line, "{") {
-			return conn
-		}
-	}
-}
-
-// inUse is the memory in use, stacks included.
-func inUse() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapInuse + m.StackInuse)
 }
