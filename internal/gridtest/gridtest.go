@@ -110,10 +110,19 @@ func (g *Grid) StartHub() {
 		}
 		return nil
 	})
+	Eventually(g.t, 10*time.Second, "the hub's local file", func() error {
+		l, err := local.Read(g.localFile())
+		if err == nil && l.PID != g.HubPID() {
+			err = fmt.Errorf("it is process %d's, want %d's", l.PID, g.HubPID())
+		}
+		return err
+	})
 	if g.Client == nil {
 		g.login()
 	}
 }
+
+func (g *Grid) localFile() string { return filepath.Join(g.Dir, "home", "local.json") }
 
 func (g *Grid) traceFile() string { return filepath.Join(g.Dir, "verbs") }
 
@@ -432,11 +441,10 @@ func Eventually(t testing.TB, within time.Duration, what string, cond func() err
 // replaces, buys one that lasts.
 func (g *Grid) login() {
 	g.t.Helper()
-	var l wire.Local
-	Eventually(g.t, 10*time.Second, "the local file", func() (err error) {
-		l, err = local.Read(filepath.Join(g.Dir, "home", "local.json"))
-		return err
-	})
+	l, err := local.Read(g.localFile())
+	if err != nil {
+		g.t.Fatalf("log in: %v", err)
+	}
 	d := wire.Direct{Client: wire.Client(""), Base: "http://" + g.Addr, Token: l.Token, Agent: "gridtest"}
 	tok, err := d.CreateToken(context.Background(), NewOp(), wire.NewToken{Name: "gridtest", Role: offpeak.RoleAdmin})
 	if err != nil {
