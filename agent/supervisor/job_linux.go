@@ -255,6 +255,20 @@ func (j *job) measure() {
 	go func() { j.disk <- lookAt(j.start.Command.Dir, &j.stop) }()
 }
 
+// measured takes what a look found.
+func (s *server) measured(found folder) {
+	j := s.job
+	j.measuring = false
+	s.diskAt = BootTime() + int64(max(diskEvery, time.Duration(found.entries)*diskEach))
+	if found.size > j.start.Limits.Disk {
+		s.end(offpeak.EndDiskLimit, overLimit(found.size, j.start.Limits.Disk))
+	}
+}
+
+func overLimit(size, limit offpeak.Bytes) string {
+	return fmt.Sprintf("the job's folder took %s of the %s it may", size, limit)
+}
+
 // maxEntries bounds one walk of a job's folder.
 const maxEntries = 200_000
 

@@ -591,16 +591,3 @@ func (s *server) save() {
 		s.status.Warnings = append(s.status.Warnings, "the status could not be written: "+err.Error())
 	}
 }
-
-func (s *server) measured(found folder) {
-	j := s.job
-	j.measuring = false
-	s.diskAt = BootTime() + int64(max(diskEvery, time.Duration(found.entries)*diskEach))
-	if found.size > j.start.Limits.Disk {
-		s.end(offpeak.EndDiskLimit, overLimit(found.size, j.start.Limits.Disk))
-	}
-}
-
-func overLimit(size, limit offpeak.Bytes) string {
-	return fmt.Sprintf("the job's folder took %s of the %s it may", size, limit)
-}
