@@ -86,7 +86,7 @@ func (h *Hub) Invite(ctx context.Context, op store.Op, account offpeak.AccountID
 
 // RemoveMember removes a member and revokes their tokens at once.
 func (h *Hub) RemoveMember(ctx context.Context, op store.Op, account offpeak.AccountID, m offpeak.MemberID) error {
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	err := h.env.Store.RemoveMember(ctx, op, account, m)
 	h.tokens.drop(func(t *offpeak.Token) bool { return t.Member == m })

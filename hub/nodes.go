@@ -141,7 +141,7 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 		}
 		r.Logs = append(r.Logs, a)
 	}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	c, err := h.env.Store.Report(ctx, r)
 	if err != nil {
@@ -215,7 +215,7 @@ func (h *Hub) SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak
 	if err := checkInventory(&inv); err != nil {
 		return err
 	}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	n, err := h.env.Store.SetInventory(ctx, node, inv)
 	if err != nil {
@@ -241,7 +241,7 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 	if !slices.Contains(offpeak.Intents(), in.Intent) {
 		return offpeak.Node{}, &offpeak.FieldError{Field: "intent", Value: string(in.Intent), Rule: "is open, draining or closed"}
 	}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	n, changes, err := h.env.Store.SetIntent(ctx, op, account, node, in.Intent, in.Stop)
 	if err != nil {
@@ -255,7 +255,7 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 
 // RemoveNode forgets a node; its agent learns it with its next call.
 func (h *Hub) RemoveNode(ctx context.Context, op store.Op, account offpeak.AccountID, node offpeak.NodeID) error {
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	changes, err := h.env.Store.RemoveNode(ctx, op, account, node)
 	if err != nil {

@@ -48,7 +48,7 @@ func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, addr
 		return wire.Enrolled{}, err
 	}
 	actor := offpeak.Actor{Account: join.Account, Token: join.ID, Role: offpeak.RoleJoin, Address: address}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	n, err := h.env.Store.Enrol(ctx, join.ID, store.NewNode{
 		ID: offpeak.NodeID(id), Name: name, Key: in.Key, Inventory: in.Inventory,
@@ -150,7 +150,7 @@ func (h *Hub) OpenSession(ctx context.Context, in wire.OpenSession, address stri
 		return wire.Session{}, err
 	}
 	t.Node = n.ID
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	n, err = h.env.Store.OpenSession(ctx, store.NewSession{
 		Node: in.Node, Incarnation: in.Incarnation, Previous: in.Previous,

@@ -276,7 +276,7 @@ func (h *Hub) CreateToken(ctx context.Context, op store.Op, in wire.NewToken) (w
 
 // RevokeToken ends a token at once.
 func (h *Hub) RevokeToken(ctx context.Context, op store.Op, account offpeak.AccountID, id offpeak.TokenID) error {
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	err := h.env.Store.RevokeToken(ctx, op, account, id)
 	// Also after an error whose outcome is unknown.
