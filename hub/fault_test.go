@@ -10,6 +10,7 @@ import (
 
 	"offpeak"
 	"offpeak/hub"
+	"offpeak/internal/steady"
 	"offpeak/store"
 	"offpeak/wire"
 )
@@ -112,6 +113,38 @@ func withFlaky(t *testing.T, test func(t *testing.T, g *grid, f *flaky, push *at
 		g := newGridWith(t, hub.Config{Workers: 2}, func(s store.Store) store.Store { f.Store = s; return f },
 			func() time.Time { return time.Now().Add(time.Duration(push.Load())) })
 		test(t, g, f, &push)
+		g.sound()
+		g.stop()
+	})
+}
+
+// A machine whose clock is set back by an hour keeps nobody's jobs for an hour.
+func TestClockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var back atomic.Int64
+		clock := steady.New(
+			func() time.Time { return time.Now().Add(-time.Duration(back.Load())) },
+			func() time.Duration { return time.Since(start) })
+		g := newGridWith(t, hub.Config{}, nil, clock.Now)
+		a := g.join("one")
+		id := g.submit(small())
+		d := a.offered()
+		a.accept(d)
+		a.run(d)
+		a.keep(10*time.Second, d.Lease)
+		back.Store(int64(time.Hour))
+		// Who speaks is heard, who is silent is not waited for.
+		b := g.join("two")
+		a.keep(90*time.Second, d.Lease)
+		if j := g.job(id); j.State != offpeak.JobRunning || g.node(b.id).Liveness != offpeak.NodeOffline {
+			t.Fatalf("job is %s (%s), the silent node is %s", j.State, j.Reason, g.node(b.id).Liveness)
+		}
+		b.keep(65 * time.Second)
+		again := b.offered()
+		if again.Job != id || again.Attempt != 2 || g.job(id).Reason != offpeak.EndNodeLost {
+			t.Errorf("attempt %d of %s is offered", again.Attempt, again.Job)
+		}
 		g.sound()
 		g.stop()
 	})
