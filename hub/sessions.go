@@ -62,7 +62,7 @@ func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, addr
 		h.distrust(n.ID)
 	}
 	h.tail.ring()
-	return wire.Enrolled{Node: n.ID, Account: n.Account, Name: n.Name, Hubs: h.cfg.Hubs}, nil
+	return wire.Enrolled{Node: n.ID, Account: n.Account, Name: n.Name, Hubs: h.cfg.Hubs, Generation: n.Generation}, nil
 }
 
 // checkInventory refuses what no machine has.
