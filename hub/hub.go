@@ -158,6 +158,8 @@ type Hub struct {
 	loaded, stopped chan struct{}
 	// stalled says that the hub was not able to hear or to write for a while.
 	stalled atomic.Bool
+	// writes are those under way that the picture does not show yet.
+	writes writes
 
 	nothing []wire.Desired
 }
@@ -263,15 +265,6 @@ func (h *Hub) failed(err error) error {
 		h.doubt.Store(true)
 	}
 	return err
-}
-
-// settleFor bounds a write that goes on without its caller.
-const settleFor = 30 * time.Second
-
-// settling is the context of a write that changes the picture too: it goes on
-// when its caller hangs up, since what is committed has to be taken over.
-func settling(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), settleFor)
 }
 
 // sleep waits for d and says whether ctx is still alive.
