@@ -95,20 +95,10 @@ func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
 		return nil, time.Time{} // the queue is being read
 	}
 	due = h.queue.wake(now.UnixMicro())
-	if len(h.freed) > 0 {
-		h.queue.unpark(h.mayGoOn)
-		clear(h.freed)
-	}
 	for len(batch) < claimBatch {
-		it := h.queue.first()
+		it, best := h.first()
 		if it == nil {
 			break
-		}
-		job := it.placement()
-		best, ok := h.fleet.Best(job)
-		if !ok {
-			h.queue.park(it.class, false)
-			continue
 		}
 		lease, err := h.newLease()
 		if err != nil {
@@ -119,13 +109,33 @@ func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
 		if !h.cfg.NoProcessLock {
 			h.fleet.Hold(best.Node, lease, best.Resources)
 		}
-		batch = append(batch, attempt{it, store.Claim{
-			Job: it.job, Attempt: job.Attempt, Node: best.Node, Lease: lease,
-			Resources: best.Resources, Price: best.Price, OfferFor: h.cfg.Offer,
-			Placement: record(best),
-		}})
+		batch = append(batch, h.attempt(it, best, lease))
 	}
 	return batch, due
+}
+
+// first is the first job in order that fits a node as the picture stands, with
+// the best one. Those before it that fit none are parked.
+func (h *Hub) first() (*item, placement.Candidate) {
+	if len(h.freed) > 0 {
+		h.queue.unpark(h.mayGoOn)
+		clear(h.freed)
+	}
+	for it := h.queue.first(); it != nil; it = h.queue.first() {
+		if best, ok := h.fleet.Best(it.placement()); ok {
+			return it, best
+		}
+		h.queue.park(it.class, false)
+	}
+	return nil, placement.Candidate{}
+}
+
+func (h *Hub) attempt(it *item, best placement.Candidate, lease offpeak.LeaseID) attempt {
+	return attempt{it, store.Claim{
+		Job: it.job, Attempt: it.attempt + 1, Node: best.Node, Lease: lease,
+		Resources: best.Resources, Price: best.Price, OfferFor: h.cfg.Offer,
+		Placement: record(best),
+	}}
 }
 
 // mayGoOn says whether a node that came free may take the class's jobs.
@@ -163,6 +173,11 @@ func (h *Hub) claim(ctx context.Context, batch []attempt) {
 		h.unclaimed(ctx, batch, err)
 		return
 	}
+	h.claimed(ctx, batch, results)
+}
+
+// claimed settles claims whose outcome is known.
+func (h *Hub) claimed(ctx context.Context, batch []attempt, results []store.Claimed) {
 	changes := make([]store.Change, 0, len(results))
 	for i := range results {
 		if a, r := batch[i], &results[i]; r.Err == nil {
@@ -201,13 +216,20 @@ func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 	}
 	h.metrics.conflicts.Inc()
 	h.env.Log.Debug("claim lost", "job", a.claim.Job, "attempt", a.claim.Attempt, "node", a.claim.Node, "err", err)
+	h.rematch(ctx, a, bump(a.item.lost))
+}
+
+// rematch queues a job again whose claim was refused or not tried, if it is
+// still queued, and has its node read anew. lost counts what it lost in a row.
+func (h *Hub) rematch(ctx context.Context, a attempt, lost uint8) {
+	asks := a.item.class.key.asks
 	q, again := h.requeued(ctx, a.item)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fleet.Release(a.claim.Node, a.claim.Lease)
 	h.stale[a.claim.Node] = struct{}{}
 	if again {
-		h.queue.repause(q, asks, bump(a.item.lost), h.env.Now())
+		h.queue.repause(q, asks, lost, h.env.Now())
 	}
 }
 

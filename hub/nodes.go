@@ -201,15 +201,21 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 	}
 	ctx, done := h.settling(ctx)
 	defer done()
-	c, err := h.env.Store.Report(ctx, r)
-	if err != nil {
-		return store.Change{}, h.failed(err)
+	next, handing := h.handOver(&r)
+	if handing {
+		r.Then = &next.claim
 	}
-	h.metrics.reports.WithLabelValues(in.Kind).Inc()
-	// Followers are woken for the bytes before the end is seen: both are there.
-	h.bells.Ring(string(in.Lease))
-	h.applyFrom(node, c)
-	return c, nil
+	c, err := h.env.Store.Report(ctx, r)
+	if err == nil {
+		h.metrics.reports.WithLabelValues(in.Kind).Inc()
+		// Followers are woken for the bytes before the end is seen: both are there.
+		h.bells.Ring(string(in.Lease))
+		h.applyFrom(node, c)
+	}
+	if handing {
+		h.handedOver(ctx, next, c.Then, err)
+	}
+	return c, h.failed(err)
 }
 
 // refuse makes it visible that a node spoke of a lease that is not its own any

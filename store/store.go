@@ -144,6 +144,8 @@ type Change struct {
 	Revision int64
 	// NodeClosed says that this ended the last lease of a draining node.
 	NodeClosed bool
+	// Then is what became of Report.Then; nil where it was not tried.
+	Then *Claimed `json:"-"`
 }
 
 // Leases is the life of a lease.
@@ -319,6 +321,11 @@ type Report struct {
 	Signal   string
 	Output   offpeak.Hash
 	LogEnd   map[string]int64
+
+	// Then gives what an ended report frees to the next job: it is made as by
+	// Claim, after the report and in its transaction, and stands alone. It is not
+	// tried for a report of another kind, nor for a refused or repeated one.
+	Then *Claim
 }
 
 // NewCheckpoint is what AddCheckpoint stores.
