@@ -44,7 +44,7 @@ func (t *attempt) keepResult() (stop func()) {
 				if ok {
 					continue
 				}
-				if err := supervisor.KeepStatus(t.a.folder.Lease(t.Lease), t.last()); err != nil {
+				if err := supervisor.KeepStatus(t.folder.Path(), t.last()); err != nil {
 					t.data.Log.Warn("keep the result of a job whose supervisor is gone", "error", err)
 				}
 			case <-done:
