@@ -40,7 +40,7 @@ func (t *attempt) prepare() error {
 		}
 	}()
 	err := t.layOut()
-	if err == nil && !(t.plain() && len(t.Work.Checkpoints) == 0) {
+	if err == nil && (!t.plain() || len(t.Work.Checkpoints) > 0) {
 		err = t.fetch(ctx)
 	}
 	if cause := context.Cause(ctx); cause != nil && err != nil {
