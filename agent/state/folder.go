@@ -117,6 +117,12 @@ func (f Folder) At(parts ...string) string {
 	return filepath.Join(append([]string{f.path}, parts...)...)
 }
 
+// How often, and how far apart, Lock tries.
+const (
+	lockTries = 20
+	lockPause = 10 * time.Millisecond
+)
+
 // Lock takes the folder for this process, or returns ErrBusy. The kernel lets
 // go of it when the process is gone, however it went.
 func (f Folder) Lock() (unlock func(), err error) {
@@ -124,7 +130,14 @@ func (f Folder) Lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock data folder: %w", err)
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for tries := 0; errors.Is(err, unix.EWOULDBLOCK) && tries < lockTries; tries++ {
+		// A process that an agent which was killed had just forked holds it a
+		// moment longer, until it is the supervisor that it is to be.
+		time.Sleep(lockPause)
+		err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
 		file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, ErrBusy
@@ -136,6 +149,8 @@ func (f Folder) Lock() (unlock func(), err error) {
 		if f.spares != nil {
 			f.spares.close()
 		}
+		// Closing alone leaves it to what was just forked and has not closed it yet.
+		_ = unix.Flock(int(file.Fd()), unix.LOCK_UN)
 		file.Close()
 	}, nil
 }
