@@ -26,17 +26,18 @@ func step(dir int, name string) (int, error) {
 
 // walk opens a folder, step by step, below one that stays open.
 func walk(dir int, names ...string) (int, error) {
-	fd, err := step(dir, ".")
-	for _, name := range names {
-		if err != nil {
-			break
+	fd, err := dir, error(nil)
+	for i, name := range names {
+		above := fd
+		fd, err = step(above, name)
+		if i > 0 {
+			unix.Close(above)
 		}
-		var next int
-		next, err = step(fd, name)
-		unix.Close(fd)
-		fd = next
+		if err != nil {
+			return -1, err
+		}
 	}
-	return fd, err
+	return fd, nil
 }
 
 // open opens a folder below the data folder.

@@ -3,6 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -220,17 +221,14 @@ func (p place) clearIn(parent int) error {
 	return p.clear(dir)
 }
 
-// list reads the names in an open folder. It reads a descriptor of its own, as
-// the position in a folder belongs to the descriptor.
+// list reads the names in an open folder, which nobody else lists meanwhile.
 func list(dir int) (names []string, err error) {
-	own, err := step(dir, ".")
-	if err != nil {
+	if _, err := unix.Seek(dir, 0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	defer unix.Close(own)
 	var buf [2 << 10]byte
 	for {
-		n, err := unix.ReadDirent(own, buf[:])
+		n, err := unix.ReadDirent(dir, buf[:])
 		if n <= 0 || err != nil {
 			return names, err
 		}
