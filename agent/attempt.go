@@ -165,8 +165,8 @@ func (t *attempt) run() {
 		// Without its journal the lease is over for the next agent too, so the
 		// supervisor's name is free for another.
 		t.folder.Settle()
-		if t.slot.Sup != nil {
-			t.a.pool.Give(t.ctx, t.slot)
+		if t.slot.Sup != nil { // and its job has exited
+			t.a.pool.Give(t.ctx, t.slot, t.Lease)
 		}
 	}
 	t.a.apply(done{t.Lease})

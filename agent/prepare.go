@@ -192,7 +192,7 @@ func (t *attempt) startOn(cmd driver.Command) (err error) {
 		res.CPU, res.Memory, lim.Processes = 0, 0, 0
 	}
 	_, err = t.do(supervisor.Request{Start: &supervisor.Start{
-		Lease: t.Lease, Command: cmd, Folder: t.folder.Path(), NoticePath: filepath.Join(cmd.Dir, state.OwnDir, "notice.json"),
+		Lease: t.Lease, Forget: t.slot.Last, Command: cmd, Folder: t.folder.Path(), NoticePath: filepath.Join(cmd.Dir, state.OwnDir, "notice.json"),
 		Limits: supervisor.Limits{CPU: res.CPU, Memory: res.Memory, Disk: res.Disk, Processes: lim.Processes, Log: lim.Log, Time: lim.Time.Std()},
 		Grace:  t.Work.Task.Grace.Std(), KeepFrozen: lim.KeepFrozen.Std(), Deadline: deadline,
 	}})
