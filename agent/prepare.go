@@ -23,8 +23,8 @@ import (
 
 var errPrepare = errors.New("fetching inputs and restoring took longer than the job allows")
 
-// prepare lays out the folder, fetches, restores and starts.
-func (t *attempt) prepare() error {
+// prepare fetches, restores and starts, in the folder if it could be laid out.
+func (t *attempt) prepare(err error) error {
 	ctx, cancel := context.WithCancelCause(t.ctx)
 	ctx, timeout := context.WithTimeoutCause(ctx, t.Work.Limits.Prepare.Std(), errPrepare)
 	defer timeout()
@@ -39,7 +39,6 @@ func (t *attempt) prepare() error {
 		case <-ctx.Done():
 		}
 	}()
-	err := t.layOut()
 	if err == nil && (!t.plain() || len(t.Work.Checkpoints) > 0) {
 		err = t.fetch(ctx)
 	}
