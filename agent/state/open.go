@@ -26,16 +26,16 @@ func step(dir int, name string) (int, error) {
 
 // walk opens a folder, step by step, below one that stays open.
 func walk(dir int, names ...string) (int, error) {
-	fd, err := dir, error(nil)
+	fd := dir
 	for i, name := range names {
-		above := fd
-		fd, err = step(above, name)
+		next, err := step(fd, name)
 		if i > 0 {
-			unix.Close(above)
+			unix.Close(fd)
 		}
 		if err != nil {
 			return -1, err
 		}
+		fd = next
 	}
 	return fd, nil
 }
