@@ -57,6 +57,8 @@ type fakeSupervisors struct {
 	byDir   map[string]*fakeSupervisor
 	scripts map[string]script // by command name
 	started int
+	// stubborn ones never forget a job, as those of an older binary.
+	stubborn bool
 }
 
 func newFakeSupervisors(t testing.TB) *fakeSupervisors {
@@ -168,7 +170,7 @@ func (s *fakeSupervisor) Do(_ context.Context, r supervisor.Request) (supervisor
 	}
 	switch {
 	case r.Start != nil:
-		if s.status.Phase == supervisor.Exited && s.status.Lease == r.Start.Forget {
+		if s.status.Phase == supervisor.Exited && s.status.Lease == r.Start.Forget && !s.pool.stubborn {
 			s.status, s.job, s.killing = supervisor.Status{Phase: supervisor.Idle, Fence: "fake"}, nil, sync.Once{}
 		}
 		if s.status.Phase != supervisor.Idle {

@@ -155,9 +155,10 @@ func (t *attempt) start() error {
 			t.a.pool.Drop(t.ctx, t.slot)
 			t.slot = warm.Slot{}
 		}
-		// One that was kept ready may have died since; whatever it began died
-		// with it.
-		if tries <= 1 || !errors.Is(err, supervisor.ErrGone) || t.ctx.Err() != nil {
+		// One that was kept ready may have died since, and whatever it began with
+		// it; or it refuses, having been started by an older version.
+		_, refused := errors.AsType[*supervisor.RefusedError](err)
+		if tries <= 1 || !refused && !errors.Is(err, supervisor.ErrGone) || t.ctx.Err() != nil {
 			return fmt.Errorf("start job: %w", err)
 		}
 	}
