@@ -116,6 +116,47 @@ func TestSupervisorThatForgetsNothing(t *testing.T) {
 	}
 }
 
+// A machine's clock may be set back in the middle of a job, or behind that of the
+// machine a checkpoint was restored from: what came after what is stored is the
+// newest, whatever the times of the files say.
+func TestCheckpointsAfterTheClockWasSetBack(t *testing.T) {
+	w := newWorld(t)
+	stored := make(chan struct{})
+	save := func(j *fakeJob, name string, back time.Duration) {
+		dir := j.env["OFFPEAK_CHECKPOINT_DIR"]
+		part, at := filepath.Join(dir, name+".part"), time.Now().Add(-back)
+		_ = os.WriteFile(part, []byte(name), 0o600)
+		_ = os.Chtimes(part, at, at)
+		_ = os.Rename(part, filepath.Join(dir, name))
+	}
+	w.script("train", func(j *fakeJob) supervisor.Exit {
+		save(j, "first", 0)
+		<-stored
+		save(j, "second", time.Hour)
+		<-stored
+		save(j, "last", 2*time.Hour)
+		return completed()
+	})
+	w.join()
+	w.run()
+	task := work("train")
+	task.Task.Checkpoint.Every = offpeak.Duration(time.Millisecond)
+	w.hub.offer("lease_1", task)
+	names := []string{"first", "second", "last"}
+	for n := 1; n < len(names); n++ {
+		w.hub.wait("checkpoint "+names[n-1], func() bool { return len(w.hub.leases["lease_1"].checks) == n })
+		stored <- struct{}{}
+	}
+	var got []string
+	for _, c := range w.hub.ended("lease_1").checks {
+		got = append(got, c.Name)
+	}
+	if !slices.Equal(got, names) {
+		t.Errorf("stored %q, want %q", got, names)
+	}
+	w.noLeaseFolders()
+}
+
 func TestEndsThatAreNotTheJobsSuccess(t *testing.T) {
 	one := 3
 	tests := map[string]struct {

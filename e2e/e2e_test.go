@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -80,13 +79,11 @@ func TestNodeKilled(t *testing.T) {
 	}
 	starts := starts(g.Facts())
 	if len(starts) != 2 || starts[1].Attempt != 2 || starts[1].Step < stored {
-		t.Errorf("starts are %v; checkpoint %d was stored before the kill", starts, stored)
+		t.Fatalf("starts are %v; checkpoint %d was stored before the kill", starts, stored)
 	}
+	resumed(t, g, id, 40)
 	if wait := starts[1].At.Sub(killed); wait < g.Timers.Timeout-2*g.Timers.Heartbeat {
 		t.Errorf("attempt 2 began %s after the kill, before the lease could have expired", wait)
-	}
-	if o := gridtest.Overlap(g.Facts()); o > 0 {
-		t.Errorf("two attempts ran at once for %s", o)
 	}
 	attempts, err := g.Client.Attempts(context.Background(), id)
 	if err != nil || len(attempts.Items) != 2 || attempts.Items[0].Reason != offpeak.EndNodeLost {
@@ -126,7 +123,8 @@ func TestNodeSuspended(t *testing.T) {
 	job := g.WaitState(id, 20*time.Second, offpeak.JobRunning)
 	waitSteps(t, g, 5)
 	slept := agents[job.Node]
-	slept.Signal(syscall.SIGSTOP)
+	slept.Sleep()
+	first := lost(t, g, id, 1)
 	gridtest.Eventually(t, 30*time.Second, "attempt 2 to run", func() error {
 		j, err := g.Client.Job(context.Background(), id)
 		if err != nil || j.Attempt != 2 || j.State != offpeak.JobRunning {
@@ -134,7 +132,7 @@ func TestNodeSuspended(t *testing.T) {
 		}
 		return nil
 	})
-	slept.Signal(syscall.SIGCONT)
+	slept.Wake()
 	job = g.WaitState(id, 40*time.Second, offpeak.JobSucceeded, offpeak.JobFailed)
 	if job.State != offpeak.JobSucceeded || job.Attempt != 2 {
 		t.Errorf("job is %s after attempt %d", job.State, job.Attempt)
@@ -142,6 +140,8 @@ func TestNodeSuspended(t *testing.T) {
 	if o := gridtest.Overlap(g.Facts()); o > 2*time.Second {
 		t.Errorf("two attempts ran at once for %s", o)
 	}
+	resumed(t, g, id, 60)
+	first.untouched(t, g)
 	// The node is back, once, and works again.
 	before := onlineEvents(t, g, slept.Node)
 	if before.offline != 1 || before.online < 1 {
@@ -301,13 +301,8 @@ func noStepTwice(t *testing.T, g *gridtest.Grid) {
 
 func wholeLog(t *testing.T, g *gridtest.Grid, id offpeak.JobID, steps int) {
 	t.Helper()
-	var want strings.Builder
-	want.WriteString("attempt 1 from 0\n")
-	for i := range steps {
-		fmt.Fprintf(&want, "step %d\n", i+1)
-	}
-	if got := g.Log(id, 1, "stdout"); got != want.String() {
-		t.Errorf("log of %s is not exact: %d bytes, want %d:\n%s", id, len(got), want.Len(), got)
+	if got, want := g.Log(id, 1, "stdout"), counted(1, 0, steps); got != want {
+		t.Errorf("log of %s is not exact: %d bytes, want %d:\n%s", id, len(got), len(want), got)
 	}
 }
 

@@ -35,10 +35,14 @@ func (h *Hub) dispatch(ctx context.Context) error {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		unread := h.reloadStale(ctx)
+		end := h.writes.begin()
 		batch, due := h.match(h.env.Now())
 		if len(batch) > 0 {
 			h.wake() // another worker may go on meanwhile
 			h.claim(ctx, batch)
+		}
+		end()
+		if len(batch) > 0 {
 			continue
 		}
 		wait := time.Hour
@@ -87,6 +91,9 @@ func (h *Hub) reloadStale(ctx context.Context) (unread bool) {
 func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.queue.taken != nil {
+		return nil, time.Time{} // the queue is being read
+	}
 	due = h.queue.wake(now.UnixMicro())
 	if len(h.freed) > 0 {
 		h.queue.unpark(h.mayGoOn)

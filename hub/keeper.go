@@ -184,6 +184,7 @@ func (h *Hub) keep(ctx context.Context) error {
 }
 
 func (h *Hub) commitBeats(ctx context.Context, batch []*beat) {
+	defer h.writes.begin()()
 	in := make([]store.Beat, len(batch))
 	for i, b := range batch {
 		in[i] = b.in

@@ -23,12 +23,12 @@ func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, addr
 	if err := checkInventory(&in.Inventory); err != nil {
 		return wire.Enrolled{}, err
 	}
+	ctx, done := h.settling(ctx)
+	defer done()
 	out, err := h.access.Enrol(ctx, join, in, address)
 	if err != nil {
 		return wire.Enrolled{}, h.failed(err)
 	}
-	ctx, done := settling(ctx)
-	defer done()
 	if err := h.reload(ctx, out.Node); err != nil {
 		h.distrust(out.Node)
 	}
@@ -39,6 +39,8 @@ func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, addr
 // anew, or goes on. It returns ErrUnknownNode, ErrUnauthenticated, or
 // ErrIdentityConflict.
 func (h *Hub) OpenSession(ctx context.Context, in wire.OpenSession, address string) (wire.Session, error) {
+	ctx, done := h.settling(ctx)
+	defer done()
 	s, err := h.access.OpenSession(ctx, in, address)
 	if err != nil {
 		return wire.Session{}, h.failed(err)
@@ -197,7 +199,7 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 		}
 		r.Logs = append(r.Logs, a)
 	}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	c, err := h.env.Store.Report(ctx, r)
 	if err != nil {
@@ -289,7 +291,7 @@ func (h *Hub) SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak
 	if err := checkInventory(&inv); err != nil {
 		return err
 	}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	n, err := h.env.Store.SetInventory(ctx, node, inv)
 	if err != nil {
@@ -315,7 +317,7 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 	if !slices.Contains(offpeak.Intents(), in.Intent) {
 		return offpeak.Node{}, &offpeak.FieldError{Field: "intent", Value: string(in.Intent), Rule: "is open, draining or closed"}
 	}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	n, changes, err := h.env.Store.SetIntent(ctx, op, account, node, in.Intent, in.Stop)
 	if err != nil {
@@ -329,7 +331,7 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 
 // RemoveNode forgets a node; its agent learns it with its next call.
 func (h *Hub) RemoveNode(ctx context.Context, op store.Op, account offpeak.AccountID, node offpeak.NodeID) error {
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	changes, err := h.env.Store.RemoveNode(ctx, op, account, node)
 	if err != nil {

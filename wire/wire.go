@@ -57,6 +57,9 @@ type Enrolled struct {
 	Name    string            `json:"name"`
 	// Hubs are addresses of hubs, any of which will do.
 	Hubs []string `json:"hubs"`
+	// Generation is that of the node's last session, for a node that has its key
+	// and has lost the rest; 0 for a new node.
+	Generation int64 `json:"generation"`
 }
 
 // Challenge answers POST /v1/node/challenge: random bytes to be signed soon.
