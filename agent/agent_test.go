@@ -99,6 +99,23 @@ func TestCheckpointsAndOutputsAreStored(t *testing.T) {
 	w.noLeaseFolders()
 }
 
+// TestSupervisorThatForgetsNothing: one that an agent of an older version started
+// serves no second job, and is no obstacle to it.
+func TestSupervisorThatForgetsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.sups.stubborn = true
+	w.script("job", func(*fakeJob) supervisor.Exit { return completed() })
+	w.join()
+	w.run()
+	for _, id := range []offpeak.LeaseID{"lease_1", "lease_2", "lease_3"} {
+		w.hub.offer(id, work("job"))
+		if got := w.hub.ended(id); got.end.Reason != offpeak.EndCompleted {
+			t.Errorf("%s: end = %+v", id, got.end)
+		}
+		w.noLeaseFolders()
+	}
+}
+
 // A machine's clock may be set back in the middle of a job, or behind that of the
 // machine a checkpoint was restored from: what came after what is stored is the
 // newest, whatever the times of the files say.

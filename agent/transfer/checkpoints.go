@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"offpeak"
+	"offpeak/agent/state"
 	"offpeak/blob"
 	"offpeak/wire"
 )
@@ -52,12 +54,18 @@ func NewCheckpoints(l *Lease, restored bool) *Checkpoints {
 }
 
 func (s *Checkpoints) open() (*os.Root, error) {
-	work, err := s.lease.work()
+	work, err := s.lease.Folder.Work()
 	if err != nil {
 		return nil, err
 	}
 	defer work.Close()
 	return work.OpenRoot(s.lease.Checkpoints)
+}
+
+// empty says, at little cost, that there is nothing at all.
+func (s *Checkpoints) empty() bool {
+	names := strings.Split(s.lease.Checkpoints, string(filepath.Separator))
+	return s.lease.Folder.Empty(append([]string{state.WorkDir}, names...)...)
 }
 
 // entries lists the whole entries: what was renamed into place. Names that say
@@ -134,6 +142,9 @@ func (s *Checkpoints) Run(ctx context.Context, every time.Duration) {
 
 // Pending says that there is a checkpoint which the hub does not have.
 func (s *Checkpoints) Pending() bool {
+	if s.empty() {
+		return false
+	}
 	dir, err := s.open()
 	if err != nil {
 		return false
@@ -149,6 +160,9 @@ func (s *Checkpoints) FlushLast(ctx context.Context) error { return s.flush(ctx,
 
 // flush stores the newest entry, if the hub does not have it.
 func (s *Checkpoints) flush(ctx context.Context, tries int) error {
+	if s.empty() {
+		return nil
+	}
 	dir, err := s.open()
 	if err != nil {
 		return nil // the job removed its folder: there is nothing to store
