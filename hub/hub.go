@@ -40,7 +40,7 @@ import (
 	"offpeak/hub/access"
 	"offpeak/hub/bell"
 	"offpeak/hub/data"
-	"offpeak/internal/underway"
+	"offpeak/hub/underway"
 	"offpeak/placement"
 	"offpeak/store"
 	"offpeak/wire"
