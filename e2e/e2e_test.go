@@ -60,6 +60,7 @@ func TestJobRuns(t *testing.T) {
 // A node is killed in the middle of a job: the job goes on elsewhere from its
 // last stored checkpoint, never before the lease has expired.
 func TestNodeKilled(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	agents := map[offpeak.NodeID]*gridtest.Agent{}
 	for _, name := range []string{"a", "b"} {
@@ -94,6 +95,7 @@ func TestNodeKilled(t *testing.T) {
 // The agent alone is killed: the job goes on under its supervisor and the next
 // agent adopts it. No step is repeated.
 func TestAgentKilledJobAdopted(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	a := g.StartAgent("a", "")
 	id := g.Submit(g.Counter(30, 100*time.Millisecond)).ID
@@ -113,6 +115,7 @@ func TestAgentKilledJobAdopted(t *testing.T) {
 // is dropped, the new one's result counts, and they overlap for two seconds at
 // most.
 func TestNodeSuspended(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	agents := map[offpeak.NodeID]*gridtest.Agent{}
 	for _, name := range []string{"a", "b"} {
@@ -152,6 +155,7 @@ func TestNodeSuspended(t *testing.T) {
 // The hub is away for three timeouts: jobs freeze and thaw, nobody is expired,
 // no step is repeated.
 func TestHubAway(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	for _, name := range []string{"a", "b"} {
 		g.StartAgent(name, "")
@@ -189,6 +193,7 @@ func TestHubAway(t *testing.T) {
 
 // Whatever a job forks is gone when it is cancelled.
 func TestCancelLeavesNothing(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	g.StartAgent("a", "")
 	marker := "offpeak-survivor-" + filepath.Base(g.Dir)
@@ -213,6 +218,7 @@ func TestCancelLeavesNothing(t *testing.T) {
 
 // Exit codes and signals come through exactly.
 func TestExits(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	g.StartAgent("a", "")
 	for _, c := range []struct {
@@ -260,6 +266,7 @@ func TestExits(t *testing.T) {
 
 // Environment and arguments arrive byte for byte.
 func TestBytesArrive(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	g.StartAgent("a", "")
 	values := []string{"a b", "k=v=w", `"quoted" 'both'`, "$HOME", "`date`", "line\nbreak", "", strings.Repeat("x", 90_000), "名前 🦊 é"}

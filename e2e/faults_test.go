@@ -77,6 +77,7 @@ func TestTwoHundredAtOnce(t *testing.T) {
 // directions, each alone, half-closed. No job is lost, none runs twice at once,
 // and no stale result is accepted.
 func TestNetworkCut(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		cut  func(*gridtest.Link)
@@ -125,6 +126,7 @@ func TestNetworkCut(t *testing.T) {
 
 // A slow link costs nothing: five beats of latency, no job moved.
 func TestSlowLink(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	link := g.Link()
 	g.StartAgent("far", link.URL())

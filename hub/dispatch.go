@@ -35,7 +35,7 @@ func (h *Hub) dispatch(ctx context.Context) error {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		unread := h.reloadStale(ctx)
-		end := h.writes.begin()
+		end := h.writes.Begin()
 		batch, due := h.match(h.env.Now())
 		if len(batch) > 0 {
 			h.wake() // another worker may go on meanwhile

@@ -40,6 +40,7 @@ import (
 	"offpeak/hub/access"
 	"offpeak/hub/bell"
 	"offpeak/hub/data"
+	"offpeak/hub/underway"
 	"offpeak/placement"
 	"offpeak/store"
 	"offpeak/wire"
@@ -158,8 +159,10 @@ type Hub struct {
 	loaded, stopped chan struct{}
 	// stalled says that the hub was not able to hear or to write for a while.
 	stalled atomic.Bool
-	// writes are those under way that the picture does not show yet.
-	writes writes
+	// writes are those under way that the picture does not show yet. Who reads
+	// the store to mend the picture waits for them: what they did would be applied
+	// once more when they come to apply it themselves.
+	writes underway.Work
 
 	nothing []wire.Desired
 }
@@ -265,6 +268,20 @@ func (h *Hub) failed(err error) error {
 		h.doubt.Store(true)
 	}
 	return err
+}
+
+// settleFor bounds a write that goes on without its caller.
+const settleFor = 30 * time.Second
+
+// settling is the context of a write that changes the picture too: it goes on
+// when its caller hangs up, since what is committed has to be taken over.
+func (h *Hub) settling(ctx context.Context) (context.Context, context.CancelFunc) {
+	end := h.writes.Begin()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleFor)
+	return ctx, func() {
+		cancel()
+		end()
+	}
 }
 
 // sleep waits for d and says whether ctx is still alive.

@@ -184,7 +184,7 @@ func (h *Hub) keep(ctx context.Context) error {
 }
 
 func (h *Hub) commitBeats(ctx context.Context, batch []*beat) {
-	defer h.writes.begin()()
+	defer h.writes.Begin()()
 	in := make([]store.Beat, len(batch))
 	for i, b := range batch {
 		in[i] = b.in

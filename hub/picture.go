@@ -217,7 +217,7 @@ func (h *Hub) readQueue(ctx context.Context) (added int, seen map[offpeak.JobID]
 		h.mu.Unlock()
 		h.wake()
 	}()
-	if err := h.writes.wait(ctx); err != nil {
+	if err := h.writes.Wait(ctx); err != nil {
 		return 0, nil, err
 	}
 	// Rows with equal requirements may share them: their text is made once.
@@ -256,7 +256,7 @@ func (h *Hub) readQueue(ctx context.Context) (added int, seen map[offpeak.JobID]
 		}
 	}
 	put()
-	return added, seen, h.writes.wait(ctx)
+	return added, seen, h.writes.Wait(ctx)
 }
 
 // audit compares memory with the store now and then, soon after a write of

@@ -203,7 +203,7 @@ func faults(job offpeak.Job, leases []offpeak.Lease, facts []Fact, slept bool) (
 			fault("attempt %d started twice", f.Attempt)
 		case f.What == "step" && began && f.Step != before.Step+1:
 			fault("attempt %d ran step %d after step %d", f.Attempt, f.Step, before.Step)
-		case l.EndedAt != nil && f.At.After(*l.EndedAt) && !(slept && l.State == offpeak.LeaseLost):
+		case l.EndedAt != nil && f.At.After(*l.EndedAt) && (!slept || l.State != offpeak.LeaseLost):
 			fault("%s %d of attempt %d came %s after its lease ended as %s", f.What, f.Step, f.Attempt, f.At.Sub(*l.EndedAt), l.Reason)
 		}
 		last[f.Lease] = f
