@@ -208,12 +208,18 @@ func (t *attempt) live() (wire.Report, error) {
 		t.a.apply(diskFull{t.a.env.Boot() + t.a.cfg.Times.DiskPause})
 		return wire.Report{Reason: offpeak.EndDeclined, Detail: fmt.Sprintf("%s free on the node's disk, %s wanted", free, t.Work.Resources.Disk)}, nil
 	}
-	// The folder is laid out while the acceptance is on its way. It is all that
-	// is done before the hub has it: nothing is fetched, begun or started.
-	accepted := t.a.report(t.ctx, t.report(kindAccepted))
+	// The folder is laid out while the acceptance is on its way, unless the lease
+	// was taken ahead. It is all that is done before the hub has it: nothing is
+	// fetched, begun or started.
+	var accepted <-chan error
+	if t.State == offpeak.LeaseOffered {
+		accepted = t.a.report(t.ctx, t.report(kindAccepted))
+	}
 	laid := t.layOut()
-	if err := t.await(accepted); err != nil {
-		return wire.Report{}, err
+	if accepted != nil {
+		if err := t.await(accepted); err != nil {
+			return wire.Report{}, err
+		}
 	}
 	if err := t.prepare(laid); err != nil {
 		if t.ctx.Err() != nil || errors.Is(err, offpeak.ErrStaleLease) {

@@ -216,20 +216,13 @@ func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 	}
 	h.metrics.conflicts.Inc()
 	h.env.Log.Debug("claim lost", "job", a.claim.Job, "attempt", a.claim.Attempt, "node", a.claim.Node, "err", err)
-	h.rematch(ctx, a, bump(a.item.lost))
-}
-
-// rematch queues a job again whose claim was refused or not tried, if it is
-// still queued, and has its node read anew. lost counts what it lost in a row.
-func (h *Hub) rematch(ctx context.Context, a attempt, lost uint8) {
-	asks := a.item.class.key.asks
 	q, again := h.requeued(ctx, a.item)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fleet.Release(a.claim.Node, a.claim.Lease)
 	h.stale[a.claim.Node] = struct{}{}
 	if again {
-		h.queue.repause(q, asks, lost, h.env.Now())
+		h.queue.repause(q, asks, bump(a.item.lost), h.env.Now())
 	}
 }
 

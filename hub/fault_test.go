@@ -18,8 +18,8 @@ import (
 // flaky is a store whose answers get lost and which can be slow.
 type flaky struct {
 	store.Store
-	loseSubmit, loseClaim, loseBeat atomic.Bool
-	slowBeat                        atomic.Int64
+	loseSubmit, loseClaim, loseBeat, loseReport atomic.Bool
+	slowBeat                                    atomic.Int64
 	// lateSubmit is how long the answer to a committed submission takes,
 	// lateClaim how long claims take to reach the store.
 	lateSubmit, lateClaim atomic.Int64
@@ -64,6 +64,9 @@ func (f *flaky) Report(ctx context.Context, r store.Report) (store.Change, error
 	c, err := f.Store.Report(ctx, r)
 	if gone := f.answered(ctx); err == nil && gone != nil {
 		return store.Change{}, gone
+	}
+	if err == nil && f.loseReport.Swap(false) {
+		return store.Change{}, offpeak.ErrUnavailable
 	}
 	return c, err
 }

@@ -50,15 +50,24 @@ func (h *Hub) handOver(r *store.Report) (next attempt, found bool) {
 }
 
 // handedOver settles what became of a claim that was made with an end.
-func (h *Hub) handedOver(ctx context.Context, a attempt, then *store.Claimed, err error) {
-	switch {
-	case then != nil && err == nil:
+func (h *Hub) handedOver(ctx context.Context, from offpeak.LeaseID, a attempt, then *store.Claimed, err error) {
+	if then != nil && err == nil {
 		h.metrics.batch.Observe(1)
 		h.claimed(ctx, []attempt{a}, []store.Claimed{*then})
-	case errors.Is(err, offpeak.ErrUnavailable):
+		return
+	}
+	h.mu.Lock()
+	h.fleet.TakeBack(a.claim.Node, from, a.claim.Lease)
+	h.mu.Unlock()
+	if errors.Is(err, offpeak.ErrUnavailable) {
 		h.unclaimed(ctx, []attempt{a}, err)
-	default: // the report was refused, or a repeated one: nothing was claimed
-		h.rematch(ctx, a, a.item.lost)
+		return
+	}
+	// The report was refused or is a repeated one: nothing was claimed.
+	if q, again := h.requeued(ctx, a.item); again {
+		h.mu.Lock()
+		h.queue.repause(q, a.item.class.key.asks, a.item.lost, h.env.Now())
+		h.mu.Unlock()
 		h.wake()
 	}
 }

@@ -102,6 +102,8 @@ func (h *Hub) Desired(ctx context.Context, node offpeak.NodeID) (wire.Sync, erro
 				}
 			}
 			d.Offer = offpeak.Duration(max(0, a.Lease.ExpiresAt.Sub(at)))
+		}
+		if a.Lease.State == offpeak.LeaseOffered || a.Taken {
 			d.Work = work(a)
 		}
 		out.Leases = append(out.Leases, d)
@@ -204,6 +206,9 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 	next, handing := h.handOver(&r)
 	if handing {
 		r.Then = &next.claim
+		if in.Takes {
+			r.Then.Taken = in.Incarnation
+		}
 	}
 	c, err := h.env.Store.Report(ctx, r)
 	if err == nil {
@@ -213,7 +218,7 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 		h.applyFrom(node, c)
 	}
 	if handing {
-		h.handedOver(ctx, next, c.Then, err)
+		h.handedOver(ctx, r.Lease, next, c.Then, err)
 	}
 	return c, h.failed(err)
 }

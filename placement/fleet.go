@@ -231,6 +231,23 @@ func (f *Fleet) Pass(id offpeak.NodeID, old, next offpeak.LeaseID, r offpeak.Res
 	return true
 }
 
+// TakeBack undoes Pass: the old lease, if it still holds anything, holds what the
+// next one had, and the next one nothing.
+func (f *Fleet) TakeBack(id offpeak.NodeID, old, next offpeak.LeaseID) {
+	n := f.byID[id]
+	if n == nil {
+		return
+	}
+	r := n.holds[next].resources
+	delete(n.holds, next)
+	if h, there := n.holds[old]; there {
+		h.resources.CPU, h.resources.Memory, h.resources.Disk = h.resources.CPU+r.CPU, h.resources.Memory+r.Memory, h.resources.Disk+r.Disk
+		h.resources.Devices = slices.Concat(h.resources.Devices, r.Devices)
+		n.holds[old] = h
+	}
+	n.recount()
+}
+
 // Without calls fn on the fleet as it is when the lease has ended.
 func (f *Fleet) Without(id offpeak.NodeID, lease offpeak.LeaseID, fn func()) {
 	n := f.byID[id]

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -109,6 +110,10 @@ func avoidToo(s string, node offpeak.NodeID) string {
 	parts = append(parts, string(node))
 	return strings.Join(parts[max(0, len(parts)-most):], " ")
 }
+
+// takenSeq is the accepted sequence of a lease that was taken ahead: no beat of
+// the same incarnation is known to be composed after its agent heard of it.
+const takenSeq = math.MaxInt64
 
 // lease is a lease with what the store keeps beside it.
 type lease struct {
