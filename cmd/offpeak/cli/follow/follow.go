@@ -231,14 +231,19 @@ func (f *Follower) why(ctx context.Context) string {
 func (f *Follower) look(ctx context.Context, jobOnly bool) (p picture, err error) {
 	err = f.hub.Call(ctx, remote.Following, func(ctx context.Context, d *wire.Direct) error {
 		var list wire.List[offpeak.Lease]
+		var err error
 		if !jobOnly {
-			var err error
 			if list, err = d.Attempts(ctx, f.job); err != nil {
 				return err
 			}
 		}
 		// The job is asked for last: it is never older than its attempts.
 		job, err := d.Job(ctx, f.job)
+		if err == nil && !jobOnly && job.State.Terminal() {
+			// It may have ended in between: what an attempt did is told before
+			// the end, so it must be known by now.
+			list, err = d.Attempts(ctx, f.job)
+		}
 		p = picture{job, list.Items}
 		return err
 	})

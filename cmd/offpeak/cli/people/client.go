@@ -21,7 +21,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"offpeak"
 	"offpeak/cmd/offpeak/cli/follow"
@@ -59,7 +58,7 @@ func (c *client) command(cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVarP(&c.output, "format", "o", "table", "print `table`, json or name")
 	f.StringVar(&c.context, "context", "", "use the context of this `name` (see offpeak context ls)")
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return world.Refuse(flagError(err)) })
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return world.Refuse(world.FlagError(err)) })
 	check := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if check == nil {
@@ -87,16 +86,6 @@ func (c *client) command(cmd *cobra.Command) *cobra.Command {
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
 	return cmd
-}
-
-// flagError names the flag and the rule where the value's type has one.
-func flagError(err error) error {
-	var bad *pflag.InvalidValueError
-	var rule *offpeak.ValueError
-	if errors.As(err, &bad) && errors.As(err, &rule) {
-		return &offpeak.FieldError{Field: "--" + bad.GetFlag().Name, Value: rule.Value, Rule: rule.Rule}
-	}
-	return err
 }
 
 // configFolder holds what a person has set: $OFFPEAK_HOME, else offpeak in the

@@ -205,7 +205,7 @@ func (h *Hub) retry(ctx context.Context, patience Patience, f func(answered func
 		}
 		if !noted && time.Since(silent) >= h.cfg.Quiet {
 			noted = true
-			h.cfg.Note("the hub does not answer (" + err.Error() + "); trying again")
+			h.cfg.Note(err.Error() + "; trying again")
 		}
 	}))
 	return err

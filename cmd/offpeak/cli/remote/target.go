@@ -125,7 +125,7 @@ func (c *Contexts) Remove(name string) bool {
 
 // checkAddress refuses addresses that would send a token in the clear.
 func checkAddress(base string) error {
-	bad := func(rule string) error { return &offpeak.FieldError{Field: "hub", Value: base, Rule: rule} }
+	bad := func(rule string) error { return &offpeak.FieldError{Field: "URL", Value: base, Rule: rule} }
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return bad("is an address like https://hub.example:7070")
