@@ -58,17 +58,7 @@ func (c *client) command(cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVarP(&c.output, "format", "o", "table", "print `table`, json or name")
 	f.StringVar(&c.context, "context", "", "use the context of this `name` (see offpeak context ls)")
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return world.Refuse(world.FlagError(err)) })
-	check := cmd.Args
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if check == nil {
-			return nil
-		}
-		if err := check(cmd, args); err != nil {
-			return world.Refuse(world.Hint(err, "Read `"+cmd.CommandPath()+" --help`."))
-		}
-		return nil
-	}
+	strict(cmd)
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !slices.Contains([]string{"table", "json", "name"}, c.output) {
@@ -85,6 +75,22 @@ func (c *client) command(cmd *cobra.Command) *cobra.Command {
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
+	return cmd
+}
+
+// strict marks wrong flags and arguments of a command as bad input.
+func strict(cmd *cobra.Command) *cobra.Command {
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return world.Refuse(world.FlagError(err)) })
+	check := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if check == nil {
+			return nil
+		}
+		if err := check(cmd, args); err != nil {
+			return world.Refuse(world.Hint(err, "Read `"+cmd.CommandPath()+" --help`."))
+		}
+		return nil
+	}
 	return cmd
 }
 
