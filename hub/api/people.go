@@ -194,6 +194,14 @@ func grants(by offpeak.Role) []offpeak.Role {
 	return nil
 }
 
+func list(roles []offpeak.Role) string {
+	var words []string
+	for _, r := range roles {
+		words = append(words, string(r))
+	}
+	return strings.Join(words, ", ")
+}
+
 func (a *api) createToken(ctx context.Context, c *caller, _ *none) (wire.CreatedToken, error) {
 	var empty wire.CreatedToken
 	in, err := decode[wire.NewToken](c.body)
@@ -201,10 +209,10 @@ func (a *api) createToken(ctx context.Context, c *caller, _ *none) (wire.Created
 		return empty, err
 	}
 	if !slices.Contains(grants(offpeak.RoleAdmin), in.Role) {
-		return empty, &offpeak.FieldError{Field: "role", Value: string(in.Role), Rule: fmt.Sprintf("is one of %v", grants(offpeak.RoleAdmin))}
+		return empty, &offpeak.FieldError{Field: "role", Value: string(in.Role), Rule: "is one of " + list(grants(offpeak.RoleAdmin))}
 	}
 	if !slices.Contains(grants(c.token.Role), in.Role) {
-		return empty, wrap(fmt.Sprintf("a token with the role %s can make tokens with the roles %v", c.token.Role, grants(c.token.Role)), offpeak.ErrForbidden)
+		return empty, wrap(fmt.Sprintf("a token with the role %s makes tokens with the roles %s only", c.token.Role, cmp.Or(list(grants(c.token.Role)), "none")), offpeak.ErrForbidden)
 	}
 	if in.Account, err = scoped(c, string(in.Account)); err != nil {
 		return empty, err
