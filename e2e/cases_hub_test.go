@@ -15,7 +15,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"offpeak"
-	"offpeak/hub"
+	"offpeak/hub/data"
 	"offpeak/internal/gridtest"
 )
 
@@ -273,7 +273,7 @@ func TestCheckFindsPlantedDamage(t *testing.T) {
 		if err := g.StopHub(); err != nil {
 			t.Fatalf("stop hub: %v", err)
 		}
-		db, err := sql.Open("sqlite", filepath.Join(g.HubDir(), hub.BackupDatabase))
+		db, err := sql.Open("sqlite", filepath.Join(g.HubDir(), data.DatabaseFile))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"offpeak"
-	"offpeak/hub"
+	"offpeak/hub/data"
 	"offpeak/internal/gridtest"
 )
 
@@ -107,7 +107,7 @@ func attemptOf(t *testing.T, g *gridtest.Grid, id offpeak.JobID) offpeak.Attempt
 // auditRows counts what the store's audit says of a lease.
 func auditRows(t *testing.T, g *gridtest.Grid, lease offpeak.LeaseID, outcome string) (n int) {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(g.HubDir(), hub.BackupDatabase)+"?mode=ro&_pragma=busy_timeout(5000)")
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(g.HubDir(), data.DatabaseFile)+"?mode=ro&_pragma=busy_timeout(5000)")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func BenchmarkHeartbeat(b *testing.B) {
 		serve(b, func(w http.ResponseWriter, r *http.Request) {
 			var in wire.Heartbeat
 			_ = json.NewDecoder(r.Body).Decode(&in)
-			t, err := g.hub.Authenticate(r.Context(), a.session)
+			t, err := g.hub.Access().Authenticate(r.Context(), a.session)
 			if err != nil {
 				b.Fatal(err)
 			}

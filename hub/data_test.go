@@ -5,15 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"offpeak"
-	"offpeak/blob"
 	"offpeak/hub"
+	"offpeak/placement"
 	"offpeak/wire"
 )
 
@@ -31,14 +31,14 @@ func TestLogsAreFollowedExactlyToTheEnd(t *testing.T) {
 		stream, all := make(chan result, 1), make(chan result, 1)
 		go func() {
 			var r result
-			for b, err := range g.hub.ReadLog(t.Context(), g.account, id, 0, "stdout", 0, true) {
+			for b, err := range g.hub.Data().ReadLog(t.Context(), g.account, id, 0, "stdout", 0, true) {
 				r.bytes, r.err = append(r.bytes, b...), err
 			}
 			stream <- r
 		}()
 		go func() {
 			var r result
-			for rec, err := range g.hub.FollowLog(t.Context(), g.account, id, "", true) {
+			for rec, err := range g.hub.Data().FollowLog(t.Context(), g.account, id, "", true) {
 				if r.err = err; err == nil {
 					r.records = append(r.records, rec)
 				}
@@ -104,7 +104,7 @@ func TestLogsAreFollowedExactlyToTheEnd(t *testing.T) {
 		// Going on after a record yields what follows it.
 		first := r.records[0]
 		n := 0
-		for _, err := range g.hub.FollowLog(t.Context(), g.account, id, fmt.Sprintf("%d.%d", first.Attempt, first.N), false) {
+		for _, err := range g.hub.Data().FollowLog(t.Context(), g.account, id, fmt.Sprintf("%d.%d", first.Attempt, first.N), false) {
 			must(t, err)
 			n++
 		}
@@ -112,7 +112,7 @@ func TestLogsAreFollowedExactlyToTheEnd(t *testing.T) {
 			t.Fatalf("%d records after the first, want %d", n, len(r.records)-1)
 		}
 		var part []byte
-		for b, err := range g.hub.ReadLog(t.Context(), g.account, id, 1, "stdout", int64(len(want)-7), false) {
+		for b, err := range g.hub.Data().ReadLog(t.Context(), g.account, id, 1, "stdout", int64(len(want)-7), false) {
 			must(t, err)
 			part = append(part, b...)
 		}
@@ -182,57 +182,6 @@ func TestEvents(t *testing.T) {
 		cancel()
 		if n := <-quiet + <-quiet; n != 0 {
 			t.Fatalf("%d events reached who should see none", n)
-		}
-	})
-}
-
-func TestBlobsAreCollectedOnlyWhenUnused(t *testing.T) {
-	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
-		ctx := t.Context()
-		put := func(data string) offpeak.Hash {
-			h := blob.Sum([]byte(data))
-			must(t, g.hub.PutBlob(ctx, g.account, h, strings.NewReader(data)))
-			return h
-		}
-		chunk := put("hello")
-		manifest, err := blob.Manifest{Version: 1, Entries: []blob.Entry{{Path: "a", Kind: blob.KindFile, Size: 5, Chunks: []offpeak.Hash{chunk}}}}.Encode()
-		must(t, err)
-		tree := put(string(manifest))
-		must(t, g.hub.CommitTree(ctx, g.account, tree))
-		if err := g.hub.CommitTree(ctx, g.account, blob.Sum([]byte("missing"))); !errors.Is(err, offpeak.ErrBlobMissing) {
-			t.Fatalf("a tree that is not there: %v", err)
-		}
-		if err := g.hub.PutBlob(ctx, g.account, chunk, strings.NewReader("other")); !errors.Is(err, offpeak.ErrHashMismatch) {
-			t.Fatalf("other bytes: %v", err)
-		}
-		if _, _, err := g.hub.OpenBlob(ctx, "acct_other", chunk); !errors.Is(err, offpeak.ErrNotFound) {
-			t.Fatalf("another account's blob: %v", err)
-		}
-		loose := put("loose")
-		spec := small()
-		spec.Task.Input = tree
-		g.submit(spec)
-		backup := g.folder + "-backup"
-		must(t, g.hub.Backup(ctx, backup))
-		if err := g.hub.Backup(ctx, backup); !errors.Is(err, offpeak.ErrInvalid) {
-			t.Fatalf("a backup over another: %v", err)
-		}
-		time.Sleep(25 * time.Hour)
-		synctest.Wait()
-		if _, _, err := g.hub.OpenBlob(ctx, g.account, loose); !errors.Is(err, offpeak.ErrNotFound) {
-			t.Fatalf("the unused blob: %v", err)
-		}
-		r, _, err := g.hub.OpenBlob(ctx, g.account, chunk)
-		must(t, err)
-		defer r.Close()
-		if data, err := io.ReadAll(r); err != nil || string(data) != "hello" {
-			t.Fatalf("the used blob holds %q (%v)", data, err)
-		}
-		copied, err := blob.OpenLocal(backup + "/" + hub.BackupBlobs)
-		must(t, err)
-		defer copied.Close()
-		if has, err := copied.Has(ctx, loose); err != nil || !has {
-			t.Fatalf("the backup lacks a blob (%v)", err)
 		}
 	})
 }
@@ -314,6 +263,31 @@ func TestExplain(t *testing.T) {
 			t.Fatalf("for another account: %v", err)
 		}
 	})
+}
+
+// The explanation says how many nodes must fit before secondary metrics count.
+func TestExplanationSaysWhileSecondaryMetricsSleep(t *testing.T) {
+	for baseline, want := range map[int]int{1: 0, 2: 2} {
+		weights := placement.DefaultWeights()
+		weights.Baseline = baseline
+		t.Run(strconv.Itoa(baseline), func(t *testing.T) {
+			bubble(t, hub.Config{Weights: weights}, func(t *testing.T, g *grid) {
+				spec := small()
+				spec.Retry = &offpeak.RetryPolicy{User: 1}
+				a := g.join("one")
+				id := g.submit(spec)
+				d := a.offered()
+				a.accept(d)
+				a.run(d)
+				a.end(d, offpeak.EndExitNonzero) // it pauses, with one node that fits it
+				e, err := g.hub.Explain(t.Context(), g.account, id)
+				must(t, err)
+				if e.State != offpeak.JobQueued || len(e.Nodes) != 1 || !e.Nodes[0].Fits || e.Asleep != want {
+					t.Errorf("with a baseline of %d: %+v", baseline, e)
+				}
+			})
+		})
+	}
 }
 
 func TestBadSubmissionsNameTheField(t *testing.T) {

@@ -44,7 +44,7 @@ func (c *counting) count(message string) int {
 // put stores bytes as a blob of the account.
 func (g *grid) put(data []byte) (offpeak.Hash, error) {
 	hash := blob.Sum(data)
-	return hash, g.hub.PutBlob(g.t.Context(), g.account, hash, bytes.NewReader(data))
+	return hash, g.hub.Data().Put(g.t.Context(), g.account, hash, bytes.NewReader(data))
 }
 
 // A disk that fills up is told of once, and refuses what would fill it further
@@ -102,33 +102,5 @@ func TestDiskThatFillsUp(t *testing.T) {
 		}
 		g.sound()
 		g.stop()
-	})
-}
-
-// Bytes that could not be booked for the account are not kept: nothing would
-// ever collect them.
-func TestRefusedUploadKeepsNoBytes(t *testing.T) {
-	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
-		_, err := g.store.SetQuota(t.Context(), g.op(), g.account, offpeak.Quota{Storage: 100})
-		must(t, err)
-		kept, err := g.put(bytes.Repeat([]byte("k"), 90))
-		must(t, err)
-		lost, err := g.put(bytes.Repeat([]byte("l"), 90))
-		if !errors.Is(err, offpeak.ErrQuota) {
-			t.Fatalf("over the quota PutBlob = %v", err)
-		}
-		if has, err := g.blobs.Has(t.Context(), lost); has || err != nil {
-			t.Errorf("the refused blob is there: %v, %v", has, err)
-		}
-		// What another account has stays when one is refused it.
-		other := offpeak.Account{ID: "acct_other", Name: "other", Quota: offpeak.Quota{Storage: 10}}
-		_, err = g.store.CreateAccount(t.Context(), g.op(), other)
-		must(t, err)
-		if err := g.hub.PutBlob(t.Context(), other.ID, kept, bytes.NewReader(bytes.Repeat([]byte("k"), 90))); !errors.Is(err, offpeak.ErrQuota) {
-			t.Fatalf("over the other account's quota PutBlob = %v", err)
-		}
-		if has, err := g.blobs.Has(t.Context(), kept); !has || err != nil {
-			t.Errorf("the blob of the first account is there: %v, %v", has, err)
-		}
 	})
 }

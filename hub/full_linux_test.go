@@ -99,7 +99,7 @@ func TestFullDisk(t *testing.T) {
 				}
 			}
 			for hash, want := range blobs {
-				r, _, err := g.hub.OpenBlob(t.Context(), g.account, hash)
+				r, _, err := g.hub.Data().Open(t.Context(), g.account, hash)
 				must(t, err)
 				got, err := io.ReadAll(r)
 				_ = r.Close()

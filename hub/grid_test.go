@@ -69,9 +69,9 @@ func (g *grid) begin() {
 	}
 	g.cfg.Hubs = []string{"http://127.0.0.1:7070"}
 	g.start()
-	secret, err := g.hub.Bootstrap(g.t.Context())
+	secret, err := g.hub.Access().Bootstrap(g.t.Context())
 	must(g.t, err)
-	g.admin, err = g.hub.Authenticate(g.t.Context(), secret)
+	g.admin, err = g.hub.Access().Authenticate(g.t.Context(), secret)
 	must(g.t, err)
 	g.account = g.admin.Account
 	g.t.Cleanup(func() { g.stop() })
@@ -182,11 +182,11 @@ func (g *grid) join(name string) *agent {
 func (g *grid) joinWith(name string, cpu int64) *agent {
 	g.t.Helper()
 	ctx := g.t.Context()
-	made, err := g.hub.CreateToken(ctx, g.op(), wire.NewToken{Role: offpeak.RoleJoin})
+	made, err := g.hub.Access().CreateToken(ctx, g.op(), wire.NewToken{Role: offpeak.RoleJoin})
 	must(g.t, err)
 	text, err := wire.DecodeJoinToken(made.Secret)
 	must(g.t, err)
-	join, err := g.hub.Authenticate(ctx, text.Token)
+	join, err := g.hub.Access().Authenticate(ctx, text.Token)
 	must(g.t, err)
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	must(g.t, err)
@@ -213,7 +213,7 @@ func (a *agent) open(inc string) {
 func (a *agent) tryOpen(inc string) error {
 	in := wire.OpenSession{
 		Node: a.id, Incarnation: offpeak.Incarnation(inc), Previous: a.inc, Generation: a.generation,
-		Challenge: a.g.hub.Challenge().Challenge,
+		Challenge: a.g.hub.Access().Challenge().Challenge,
 	}
 	in.Signature = ed25519.Sign(a.key, wire.SessionMessage(in.Challenge, in.Node, in.Incarnation, in.Generation))
 	s, err := a.g.hub.OpenSession(a.g.t.Context(), in, "test")

@@ -10,7 +10,10 @@
 //   - dispatch matches queued jobs with nodes and claims;
 //   - the keeper gathers heartbeats and commits their extensions in groups;
 //   - the monitor expires leases, marks nodes late and offline;
-//   - the janitor prunes what retention allows and collects unused blobs.
+//   - the janitor (package data) prunes what retention allows and collects blobs.
+//
+// Two rooms stand on their own and are asked directly, with Access and Data: who
+// comes in (package access), and the bytes of the grid (package data).
 //
 // The picture in memory is a guess that the store corrects: a claim re-checks
 // everything, and one that loses is matched again on what was read anew. All
@@ -34,6 +37,9 @@ import (
 
 	"offpeak"
 	"offpeak/blob"
+	"offpeak/hub/access"
+	"offpeak/hub/bell"
+	"offpeak/hub/data"
 	"offpeak/placement"
 	"offpeak/store"
 	"offpeak/wire"
@@ -132,11 +138,11 @@ type Hub struct {
 
 	peers   peers
 	keeper  keeper
-	tokens  tokenCache
-	bells   bells
+	access  *access.Control
+	data    *data.Vault
+	bells   bell.Bells
 	tail    tail
 	metrics *metrics
-	disk    diskGauge
 
 	// wakeup holds a token when there may be something to match.
 	wakeup chan struct{}
@@ -147,19 +153,13 @@ type Hub struct {
 	// doubt says that the outcome of a write is unknown: memory and store may
 	// differ.
 	doubt atomic.Bool
-	// gc excludes collecting blobs while they are copied to a backup.
-	gc sync.Mutex
 
-	challengeKey [32]byte
-	nothing      []wire.Desired
+	nothing []wire.Desired
 }
 
 // New makes a hub; it does nothing until Run.
 func New(cfg Config, env Env) *Hub {
 	cfg = cfg.withDefaults()
-	if env.Disk == nil {
-		env.Disk = func() float64 { return diskUsed(cfg.Folder) }
-	}
 	h := &Hub{
 		cfg: cfg, env: env,
 		fleet: placement.NewFleet(cfg.Weights), queue: newQueue(), live: newDeadlines(),
@@ -169,15 +169,16 @@ func New(cfg Config, env Env) *Hub {
 	}
 	h.peers.byID = make(map[offpeak.NodeID]*peer)
 	h.keeper.wake = make(chan struct{}, 1)
-	h.tokens = newTokenCache()
-	h.bells.byKey = make(map[string]*bell)
 	h.tail.wake = make(chan struct{}, 1)
 	h.tail.more = make(chan struct{})
 	h.metrics = newMetrics(h)
-	if _, err := io.ReadFull(env.Random, h.challengeKey[:]); err != nil {
-		// Without randomness no id or token can be made either.
-		panic("hub: no randomness: " + err.Error())
-	}
+	h.access = access.New(access.Config{Session: cfg.Session, Hubs: cfg.Hubs, Fingerprint: cfg.Fingerprint}, access.Env{
+		Store: env.Store, Log: env.Log, Now: env.Now, Random: env.Random, NewID: h.newID, Wrote: h.tail.ring,
+	})
+	h.data = data.New(data.Config{Retention: cfg.Retention, Folder: cfg.Folder}, data.Env{
+		Store: env.Store, Blobs: env.Blobs, Log: env.Log, Disk: env.Disk,
+		Bells: &h.bells, Stopped: h.stopped, Metrics: h.metrics.registry,
+	})
 	return h
 }
 
@@ -196,7 +197,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		return done(ctx, fmt.Errorf("grant amnesty: %w", err))
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	loops := []func(context.Context) error{h.loadQueue, h.keep, h.monitor, h.flush, h.janitor, h.audit, h.tailEvents}
+	loops := []func(context.Context) error{h.loadQueue, h.keep, h.monitor, h.flush, h.audit, h.tailEvents, h.access.Run, h.data.Run}
 	for range h.cfg.Workers {
 		loops = append(loops, h.dispatch)
 	}
@@ -207,7 +208,6 @@ func (h *Hub) Run(ctx context.Context) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	h.flushTouches(last)
-	h.tokens.flush(last, h)
 	return done(ctx, err)
 }
 
@@ -222,8 +222,32 @@ func done(ctx context.Context, err error) error {
 // Ready is closed once the queue is in memory and matching has begun.
 func (h *Hub) Ready() <-chan struct{} { return h.loaded }
 
+// Access is who comes in. Enrolling a node and opening its session move the
+// fleet too: for those ask the hub.
+func (h *Hub) Access() *access.Control { return h.access }
+
+// Data is the bytes of the grid. A log's bytes come through AppendLog and
+// Report, which are fenced.
+func (h *Hub) Data() *data.Vault { return h.data }
+
 // Store is for reading what needs no decision.
 func (h *Hub) Store() store.Store { return h.env.Store }
+
+// Check runs the invariants and adds the hub's own warnings (disk, stalls).
+func (h *Hub) Check(ctx context.Context) (wire.Checked, error) {
+	violations, err := h.env.Store.Check(ctx)
+	if err != nil {
+		return wire.Checked{}, fmt.Errorf("check: %w", err)
+	}
+	out := wire.Checked{OK: len(violations) == 0, Violations: make([]wire.Violation, 0, len(violations)), Warnings: h.data.Warnings()}
+	for _, v := range violations {
+		out.Violations = append(out.Violations, wire.Violation(v))
+	}
+	if h.stalled.Load() {
+		out.Warnings = append(out.Warnings, "The hub could not hear or write for a while; nobody's silence counts until it can.")
+	}
+	return out, nil
+}
 
 // failed notes an error of a write: after ErrUnavailable its outcome is
 // unknown, so memory is compared with the store soon.

@@ -431,7 +431,7 @@ func TestRemovedNodeIsUnknown(t *testing.T) {
 		d := a.offered()
 		a.accept(d)
 		must(t, g.hub.RemoveNode(t.Context(), g.op(), g.account, a.id))
-		if _, err := g.hub.Authenticate(t.Context(), a.session); !errors.Is(err, offpeak.ErrUnauthenticated) {
+		if _, err := g.hub.Access().Authenticate(t.Context(), a.session); !errors.Is(err, offpeak.ErrUnauthenticated) {
 			t.Fatalf("the removed node's session: %v", err)
 		}
 		if _, err := g.hub.Heartbeat(t.Context(), a.id, a.heartbeat()); !errors.Is(err, offpeak.ErrUnknownNode) {
@@ -442,6 +442,25 @@ func TestRemovedNodeIsUnknown(t *testing.T) {
 		}
 		if j := g.job(id); j.State != offpeak.JobQueued {
 			t.Fatalf("its job is %s", j.State)
+		}
+	})
+}
+
+// A copy of a node's key at the same generation collides, whatever it does.
+func TestSecondHolderOfAKeyIsRefused(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.join("one")
+		old := a.session
+		thief := *a
+		a.open("one-2")
+		if _, err := g.hub.Access().Authenticate(t.Context(), old); !errors.Is(err, offpeak.ErrUnauthenticated) {
+			t.Fatalf("the replaced session: %v", err)
+		}
+		if err := thief.tryOpen("thief-1"); !errors.Is(err, offpeak.ErrIdentityConflict) {
+			t.Fatalf("the thief's session: %v", err)
+		}
+		if _, err := g.hub.Heartbeat(t.Context(), a.id, thief.heartbeat()); !errors.Is(err, offpeak.ErrStaleSession) {
+			t.Fatalf("the thief's beat: %v", err)
 		}
 	})
 }

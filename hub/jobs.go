@@ -25,7 +25,7 @@ func (h *Hub) submit(ctx context.Context, op store.Op, account offpeak.AccountID
 	if !op.ID.Valid() {
 		return offpeak.Job{}, &offpeak.FieldError{Field: "operation", Value: string(op.ID), Rule: "is 1 to 64 bytes of A-Z a-z 0-9 _ -"}
 	}
-	if err := h.disk.full(); err != nil {
+	if err := h.data.Full(); err != nil {
 		return offpeak.Job{}, fmt.Errorf("submit: %w", err)
 	}
 	id, err := h.newID("job")
@@ -36,7 +36,7 @@ func (h *Hub) submit(ctx context.Context, op store.Op, account offpeak.AccountID
 	defer done()
 	j, err := h.env.Store.Submit(ctx, op, store.NewJob{ID: offpeak.JobID(id), Account: account, Spec: spec, RetryOf: retryOf})
 	if err != nil {
-		return offpeak.Job{}, fmt.Errorf("submit: %w", h.failed(err))
+		return offpeak.Job{}, h.failed(err)
 	}
 	h.metrics.submitted.Inc()
 	if j.State == offpeak.JobQueued {
@@ -70,7 +70,7 @@ func (h *Hub) Cancel(ctx context.Context, op store.Op, account offpeak.AccountID
 	defer done()
 	c, err := h.env.Store.Cancel(ctx, op, account, job, "")
 	if err != nil {
-		return offpeak.Job{}, fmt.Errorf("cancel job %s: %w", job, h.failed(err))
+		return offpeak.Job{}, h.failed(err)
 	}
 	h.apply(c)
 	return c.Job, nil
@@ -78,12 +78,12 @@ func (h *Hub) Cancel(ctx context.Context, op store.Op, account offpeak.AccountID
 
 // WaitJob returns the job once it has ended, or as it is after wait.
 func (h *Hub) WaitJob(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, wait time.Duration) (offpeak.Job, error) {
-	l := h.bells.listen(string(job))
-	defer l.stop()
+	l := h.bells.Listen(string(job))
+	defer l.Stop()
 	timer := time.NewTimer(min(max(wait, 0), longestWait))
 	defer timer.Stop()
 	for {
-		moved := l.next()
+		moved := l.Next()
 		j, err := h.env.Store.Job(ctx, account, job)
 		if err != nil {
 			return offpeak.Job{}, fmt.Errorf("wait for job %s: %w", job, err)

@@ -245,7 +245,6 @@ func (h *Hub) beaten(b *beat) {
 func (h *Hub) flush(ctx context.Context) error {
 	for sleep(ctx, h.cfg.Timeout/4) {
 		h.flushTouches(ctx)
-		h.tokens.flush(ctx, h)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 type metrics struct {
 	registry *prometheus.Registry
 
-	submitted, claims, conflicts, beats, expired, amnesties, pruned, collected prometheus.Counter
+	submitted, claims, conflicts, beats, expired, amnesties prometheus.Counter
 
 	batch, beatBatch prometheus.Histogram
 	reports          *prometheus.CounterVec
@@ -31,8 +31,6 @@ func newMetrics(h *Hub) *metrics {
 	m.beats = counter("heartbeats_total", "Heartbeats received.")
 	m.expired = counter("leases_expired_total", "Leases taken back after silence.")
 	m.amnesties = counter("amnesties_total", "Times at which everyone was given a full timeout anew.")
-	m.pruned = counter("rows_pruned_total", "Rows removed by retention.")
-	m.collected = counter("blobs_collected_total", "Holds on blobs removed because nothing refers to them.")
 	sizes := prometheus.ExponentialBuckets(1, 2, 10)
 	m.batch = prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "offpeak", Name: "claim_batch_size", Help: "Claims that shared a commit.", Buckets: sizes})
 	m.beatBatch = prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "offpeak", Name: "heartbeat_batch_size", Help: "Heartbeats that shared a commit.", Buckets: sizes})
@@ -70,7 +68,6 @@ func newMetrics(h *Hub) *metrics {
 		defer h.tail.mu.Unlock()
 		return float64(h.tail.last)
 	})
-	gauge("disk_used_ratio", "How full the hub's disk is; 0 where unknown.", h.disk.share)
 	if s, ok := h.env.Store.(store.Counted); ok {
 		m.commits(s)
 	}

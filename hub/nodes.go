@@ -18,6 +18,62 @@ import (
 // side, so that they share commits.
 const reportsAtOnce = 32
 
+// Enrol turns a join token into a node of the fleet.
+func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, address string) (wire.Enrolled, error) {
+	if err := checkInventory(&in.Inventory); err != nil {
+		return wire.Enrolled{}, err
+	}
+	out, err := h.access.Enrol(ctx, join, in, address)
+	if err != nil {
+		return wire.Enrolled{}, h.failed(err)
+	}
+	ctx, done := settling(ctx)
+	defer done()
+	if err := h.reload(ctx, out.Node); err != nil {
+		h.distrust(out.Node)
+	}
+	return out, nil
+}
+
+// OpenSession checks the signature and opens a node's session: its agent began
+// anew, or goes on. It returns ErrUnknownNode, ErrUnauthenticated, or
+// ErrIdentityConflict.
+func (h *Hub) OpenSession(ctx context.Context, in wire.OpenSession, address string) (wire.Session, error) {
+	s, err := h.access.OpenSession(ctx, in, address)
+	if err != nil {
+		return wire.Session{}, h.failed(err)
+	}
+	h.peers.get(in.Node).renewed()
+	return s, nil
+}
+
+// checkInventory refuses what no machine has.
+func checkInventory(inv *offpeak.Inventory) error {
+	var errs []error
+	within := func(field string, n, most int64) {
+		if n < 0 || n > most {
+			errs = append(errs, &offpeak.FieldError{Field: field, Value: fmt.Sprint(n), Rule: fmt.Sprintf("is from 0 to %d", most)})
+		}
+	}
+	within("inventory.cpu_milli", inv.CPU, 4096*1000)
+	within("inventory.memory_bytes", int64(inv.Memory), int64(offpeak.MaxBytes))
+	within("inventory.disk_bytes", int64(inv.Disk), int64(offpeak.MaxBytes))
+	within("inventory.devices", int64(len(inv.Devices)), 64)
+	within("inventory.drivers", int64(len(inv.Drivers)), 64)
+	within("inventory.shared_drivers", int64(len(inv.Shared)), 64)
+	within("inventory.labels", int64(len(inv.Labels)), 64)
+	seen := make(map[offpeak.DeviceID]bool, len(inv.Devices))
+	for i, d := range inv.Devices {
+		field := fmt.Sprintf("inventory.devices[%d]", i)
+		within(field+".vram_bytes", int64(d.VRAM), int64(16*offpeak.TiB))
+		if d.ID == "" || len(d.ID) > 128 || seen[d.ID] {
+			errs = append(errs, &offpeak.FieldError{Field: field + ".id", Value: string(d.ID), Rule: "names the device, once, in at most 128 bytes"})
+		}
+		seen[d.ID] = true
+	}
+	return errors.Join(errs...)
+}
+
 // Watch returns a channel that holds a token whenever what the node should hold
 // may have changed, beginning with one, and a function that ends the watch.
 func (h *Hub) Watch(node offpeak.NodeID) (changed <-chan struct{}, stop func()) {
@@ -135,7 +191,7 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 		Output: in.Output, LogEnd: in.LogEnd,
 	}
 	for _, piece := range in.Logs {
-		a, err := h.logPiece(ctx, node, in.Lease, piece)
+		a, err := h.data.Piece(ctx, node, in.Lease, piece)
 		if err != nil {
 			return store.Change{}, err
 		}
@@ -149,7 +205,7 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 	}
 	h.metrics.reports.WithLabelValues(in.Kind).Inc()
 	// Followers are woken for the bytes before the end is seen: both are there.
-	h.bells.ring(string(in.Lease))
+	h.bells.Ring(string(in.Lease))
 	h.applyFrom(node, c)
 	return c, nil
 }
@@ -188,6 +244,24 @@ func checkReport(in *wire.Report) error {
 	return nil
 }
 
+// AppendLog stores a piece of a log and wakes its followers.
+func (h *Hub) AppendLog(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID, attempt offpeak.Attempt, stream string, offset int64, data []byte) (end int64, err error) {
+	if err := h.data.Full(); err != nil {
+		return 0, fmt.Errorf("append log of %s: %w", lease, err)
+	}
+	a, err := h.data.Piece(ctx, node, lease, wire.LogPiece{Stream: stream, Offset: offset, Data: data})
+	if err != nil {
+		h.refuse(node, lease, attempt, "log", err)
+		return 0, fmt.Errorf("append log of %s: %w", lease, err)
+	}
+	if end, err = h.env.Store.AppendLog(ctx, node, lease, attempt, a); err != nil {
+		h.refuse(node, lease, attempt, "log", err)
+		return 0, fmt.Errorf("append log of %s: %w", lease, err)
+	}
+	h.bells.Ring(string(lease))
+	return end, nil
+}
+
 // AddCheckpoint declares a stored tree to be a checkpoint.
 func (h *Hub) AddCheckpoint(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID, in wire.NewCheckpoint) (offpeak.Checkpoint, error) {
 	switch {
@@ -206,7 +280,7 @@ func (h *Hub) AddCheckpoint(ctx context.Context, node offpeak.NodeID, lease offp
 		return offpeak.Checkpoint{}, fmt.Errorf("add checkpoint of %s: %w", lease, h.failed(err))
 	}
 	h.tail.ring()
-	h.bells.ring(string(c.Job))
+	h.bells.Ring(string(c.Job))
 	return c, nil
 }
 
@@ -245,7 +319,7 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 	defer done()
 	n, changes, err := h.env.Store.SetIntent(ctx, op, account, node, in.Intent, in.Stop)
 	if err != nil {
-		return offpeak.Node{}, fmt.Errorf("set intent of %s: %w", node, h.failed(err))
+		return offpeak.Node{}, h.failed(err)
 	}
 	h.changedNode(node, func(f *placement.Fleet) { f.SetIntent(node, n.Intent) })
 	h.apply(changes...)
@@ -259,11 +333,19 @@ func (h *Hub) RemoveNode(ctx context.Context, op store.Op, account offpeak.Accou
 	defer done()
 	changes, err := h.env.Store.RemoveNode(ctx, op, account, node)
 	if err != nil {
-		return fmt.Errorf("remove node %s: %w", node, h.failed(err))
+		return h.failed(err)
 	}
-	h.tokens.replace(node, "")
+	h.access.Forget(node)
 	h.apply(changes...)
 	h.forget(node)
 	h.tail.ring()
 	return nil
+}
+
+// distrust has a node read anew before the next match.
+func (h *Hub) distrust(id offpeak.NodeID) {
+	h.mu.Lock()
+	h.stale[id] = struct{}{}
+	h.mu.Unlock()
+	h.wake()
 }

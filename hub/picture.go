@@ -35,7 +35,7 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 			h.peers.changed(c.Node, c.Revision, c.Node != reporter)
 		}
 		if id := changes[i].Job.ID; id != "" {
-			h.bells.ring(string(id))
+			h.bells.Ring(string(id))
 		}
 	}
 	h.tail.ring()

@@ -4,7 +4,8 @@
 //
 // It owns who may call what (the roles stand beside each route, in one table),
 // the bounds of what is read, the form of errors, and the streams. It decides
-// nothing about jobs, nodes or money: it calls Hub and Store. All that it keeps
+// nothing about jobs, nodes or money: it calls the hub,
+// its rooms and the store. All that it keeps
 // between requests is how fast each caller has been asking.
 //
 // Every route passes one gate, in this order: protocol version, address that
@@ -30,6 +31,8 @@ import (
 
 	"offpeak"
 	"offpeak/hub"
+	"offpeak/hub/access"
+	"offpeak/hub/data"
 )
 
 // Options is what an operator may set. Zero fields take the defaults.
@@ -90,10 +93,12 @@ func (o Options) withDefaults() Options {
 }
 
 type api struct {
-	hub  *hub.Hub
-	opts Options
-	log  *slog.Logger
-	// authenticate is Hub.Authenticate.
+	hub    *hub.Hub
+	access *access.Control
+	data   *data.Vault
+	opts   Options
+	log    *slog.Logger
+	// authenticate is access.Control's.
 	authenticate func(ctx context.Context, bearer string) (offpeak.Token, error)
 
 	tokens, nodes, failures *limiter
@@ -113,9 +118,11 @@ func build(h *hub.Hub, opts Options) (http.Handler, *api) {
 	opts = opts.withDefaults()
 	a := &api{
 		hub:          h,
+		access:       h.Access(),
+		data:         h.Data(),
 		opts:         opts,
 		log:          opts.Log,
-		authenticate: h.Authenticate,
+		authenticate: h.Access().Authenticate,
 		tokens:       newLimiter(opts.Rate, opts.Burst),
 		nodes:        newLimiter(opts.NodeRate, opts.NodeBurst),
 		failures:     newLimiter(opts.FailureRate, opts.FailureBurst),

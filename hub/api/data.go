@@ -79,7 +79,7 @@ func (a *api) commitFor(ctx context.Context, account offpeak.AccountID, body []b
 	if err != nil {
 		return err
 	}
-	return a.hub.CommitTree(ctx, account, in.Hash)
+	return a.data.CommitTree(ctx, account, in.Hash)
 }
 
 func (a *api) putBlob(w http.ResponseWriter, r *http.Request, c *caller) error {
@@ -108,7 +108,7 @@ func (a *api) store(w http.ResponseWriter, r *http.Request, account offpeak.Acco
 		return wrap("bound the transfer's time: "+err.Error(), offpeak.ErrUnavailable)
 	}
 	body := &source{r: http.MaxBytesReader(w, r.Body, int64(blob.MaxBlob))}
-	if err := a.hub.PutBlob(r.Context(), account, hash, body); err != nil {
+	if err := a.data.Put(r.Context(), account, hash, body); err != nil {
 		// What the client failed to send is the client's, whatever the store
 		// makes of it.
 		if body.err != nil {
@@ -158,7 +158,7 @@ func (a *api) load(w http.ResponseWriter, r *http.Request, account offpeak.Accou
 	if err := validHash("path.hash", hash); err != nil {
 		return err
 	}
-	body, size, err := a.hub.OpenBlob(r.Context(), account, hash)
+	body, size, err := a.data.Open(r.Context(), account, hash)
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func newGrid(t testing.TB, opts Options) *grid {
 		Interval: 200 * time.Millisecond, Timeout: 5 * time.Second, Offer: 5 * time.Second, Tick: 50 * time.Millisecond,
 		Hubs: []string{url}, Folder: dir, Version: "test",
 	}, hub.Env{Store: db, Blobs: blobs, Log: log, Now: time.Now, Rand: rand.New(rand.NewPCG(1, 2)), Random: crand.Reader})
-	secret, err := h.Bootstrap(ctx)
+	secret, err := h.Access().Bootstrap(ctx)
 	if err != nil || secret == "" {
 		t.Fatalf("bootstrap: %q, %v", secret, err)
 	}

@@ -125,7 +125,7 @@ func (a *api) logs(w http.ResponseWriter, r *http.Request, c *caller) error {
 			return err
 		}
 	}
-	for data, err := range a.hub.ReadLog(ctx, c.account, job, attempt, stream, offset, follow) {
+	for data, err := range a.data.ReadLog(ctx, c.account, job, attempt, stream, offset, follow) {
 		if err == nil {
 			err = out.send(data)
 		}
@@ -159,7 +159,7 @@ func (a *api) records(w http.ResponseWriter, r *http.Request, c *caller) error {
 			return err
 		}
 	}
-	for record, err := range a.hub.FollowLog(ctx, c.account, job, after, follow) {
+	for record, err := range a.data.FollowLog(ctx, c.account, job, after, follow) {
 		if err == nil {
 			begun = true
 			err = sendJSON(out, record)

@@ -27,7 +27,7 @@ func (a *api) enrol(ctx context.Context, c *caller, _ *none) (wire.Enrolled, err
 }
 
 func (a *api) challenge(context.Context, *caller, *none) (wire.Challenge, error) {
-	return a.hub.Challenge(), nil
+	return a.access.Challenge(), nil
 }
 
 func (a *api) openSession(ctx context.Context, c *caller, _ *none) (wire.Session, error) {

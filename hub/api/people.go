@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -171,35 +170,11 @@ func (a *api) setIntent(ctx context.Context, c *caller, in *nodePath) (offpeak.N
 	if err != nil {
 		return offpeak.Node{}, err
 	}
-	if !slices.Contains(offpeak.Intents(), change.Intent) {
-		return offpeak.Node{}, &offpeak.FieldError{Field: "intent", Value: string(change.Intent), Rule: fmt.Sprintf("is one of %v", offpeak.Intents())}
-	}
 	return a.hub.SetIntent(ctx, c.op, c.account, in.Node, change)
 }
 
 func (a *api) removeNode(ctx context.Context, c *caller, in *nodePath) error {
 	return a.hub.RemoveNode(ctx, c.op, c.account, in.Node)
-}
-
-// grants lists the roles that a holder of a role may give to a token.
-func grants(by offpeak.Role) []offpeak.Role {
-	switch by {
-	case offpeak.RoleAdmin:
-		return append(people(), offpeak.RoleJoin)
-	case offpeak.RoleOwner:
-		return []offpeak.Role{offpeak.RoleOwner, offpeak.RoleViewer, offpeak.RoleJoin}
-	case offpeak.RoleSubmitter:
-		return []offpeak.Role{offpeak.RoleSubmitter, offpeak.RoleViewer}
-	}
-	return nil
-}
-
-func list(roles []offpeak.Role) string {
-	var words []string
-	for _, r := range roles {
-		words = append(words, string(r))
-	}
-	return strings.Join(words, ", ")
 }
 
 func (a *api) createToken(ctx context.Context, c *caller, _ *none) (wire.CreatedToken, error) {
@@ -208,19 +183,10 @@ func (a *api) createToken(ctx context.Context, c *caller, _ *none) (wire.Created
 	if err != nil {
 		return empty, err
 	}
-	if !slices.Contains(grants(offpeak.RoleAdmin), in.Role) {
-		return empty, &offpeak.FieldError{Field: "role", Value: string(in.Role), Rule: "is one of " + list(grants(offpeak.RoleAdmin))}
-	}
-	if !slices.Contains(grants(c.token.Role), in.Role) {
-		return empty, wrap(fmt.Sprintf("a token with the role %s makes tokens with the roles %s only", c.token.Role, cmp.Or(list(grants(c.token.Role)), "none")), offpeak.ErrForbidden)
-	}
 	if in.Account, err = scoped(c, string(in.Account)); err != nil {
 		return empty, err
 	}
-	if in.Account == "" {
-		in.Account = c.token.Account
-	}
-	return a.hub.CreateToken(ctx, c.op, in)
+	return a.access.CreateToken(ctx, c.op, in)
 }
 
 func (a *api) listTokens(ctx context.Context, c *caller, in *nodesQuery) (wire.List[offpeak.Token], error) {
@@ -236,30 +202,15 @@ type tokenPath struct {
 }
 
 func (a *api) revokeToken(ctx context.Context, c *caller, in *tokenPath) error {
-	if c.token.Role != offpeak.RoleAdmin && in.Token != c.token.ID {
-		t, err := a.hub.Store().Token(ctx, in.Token)
-		if err != nil {
-			return err
-		}
-		if t.Account != c.account {
-			return fmt.Errorf("token %s: %w", in.Token, offpeak.ErrNotFound)
-		}
-		if !slices.Contains(grants(c.token.Role), t.Role) {
-			return wrap(fmt.Sprintf("a token with the role %s can revoke those with the roles %v", c.token.Role, grants(c.token.Role)), offpeak.ErrForbidden)
-		}
-	}
-	return a.hub.RevokeToken(ctx, c.op, c.account, in.Token)
+	return a.access.RevokeToken(ctx, c.op, c.account, in.Token)
 }
 
 func (a *api) createAccount(ctx context.Context, c *caller, _ *none) (offpeak.Account, error) {
 	in, err := decode[wire.NewAccount](c.body)
-	if err == nil {
-		err = errors.Join(offpeak.ValidName("name", in.Name), validQuota("quota.", in.Quota))
-	}
 	if err != nil {
 		return offpeak.Account{}, err
 	}
-	return a.hub.CreateAccount(ctx, c.op, in)
+	return a.access.CreateAccount(ctx, c.op, in)
 }
 
 func (a *api) listAccounts(ctx context.Context, _ *caller, in *Page) (wire.List[offpeak.Account], error) {
@@ -273,40 +224,18 @@ type AccountPath struct {
 
 func (a *api) setQuota(ctx context.Context, c *caller, in *AccountPath) (offpeak.Account, error) {
 	q, err := decode[offpeak.Quota](c.body)
-	if err == nil {
-		err = validQuota("", q)
-	}
 	if err != nil {
 		return offpeak.Account{}, err
 	}
-	return a.hub.Store().SetQuota(ctx, c.op, in.Account, q)
-}
-
-func validQuota(prefix string, q offpeak.Quota) error {
-	var errs []error
-	for _, f := range []struct {
-		name string
-		n    int
-	}{{"queued_jobs", q.Queued}, {"running_jobs", q.Running}} {
-		if f.n < 0 {
-			errs = append(errs, &offpeak.FieldError{Field: prefix + f.name, Value: fmt.Sprint(f.n), Rule: "is not negative; 0 is no bound"})
-		}
-	}
-	return errors.Join(errs...)
+	return a.access.SetQuota(ctx, c.op, in.Account, q)
 }
 
 func (a *api) invite(ctx context.Context, c *caller, in *AccountPath) (wire.Invited, error) {
 	m, err := decode[wire.NewMember](c.body)
-	if err == nil {
-		err = offpeak.ValidName("name", m.Name)
-	}
-	if err == nil && !slices.Contains(people(), m.Role) {
-		err = &offpeak.FieldError{Field: "role", Value: string(m.Role), Rule: fmt.Sprintf("is one of %v", people())}
-	}
 	if err != nil {
 		return wire.Invited{}, err
 	}
-	return a.hub.Invite(ctx, c.op, in.Account, m)
+	return a.access.Invite(ctx, c.op, in.Account, m)
 }
 
 func (a *api) members(ctx context.Context, c *caller, in *AccountPath) (wire.List[offpeak.Member], error) {
@@ -323,7 +252,7 @@ type memberPath struct {
 }
 
 func (a *api) removeMember(ctx context.Context, c *caller, in *memberPath) error {
-	return a.hub.RemoveMember(ctx, c.op, in.Account, in.Member)
+	return a.access.RemoveMember(ctx, c.op, in.Account, in.Member)
 }
 
 // health is what anyone may know.
@@ -364,8 +293,5 @@ func (a *api) backup(ctx context.Context, c *caller, _ *none) error {
 	if err != nil {
 		return err
 	}
-	if !filepath.IsAbs(in.Path) {
-		return &offpeak.FieldError{Field: "path", Value: in.Path, Rule: "is an absolute path on the hub's machine"}
-	}
-	return a.hub.Backup(ctx, in.Path)
+	return a.data.Backup(ctx, in.Path)
 }

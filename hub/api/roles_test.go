@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"offpeak"
+	"offpeak/hub/access"
 	"offpeak/wire"
 )
 
@@ -209,7 +210,7 @@ func TestTokensDoNotGrow(t *testing.T) {
 	for by, d := range m {
 		for _, role := range []offpeak.Role{offpeak.RoleAdmin, offpeak.RoleOwner, offpeak.RoleSubmitter, offpeak.RoleViewer, offpeak.RoleJoin} {
 			_, err := d.CreateToken(g.ctx(), g.op(), wire.NewToken{Role: role})
-			if may := slices.Contains(grants(by), role); may != (err == nil) {
+			if may := slices.Contains(access.Grants(by), role); may != (err == nil) {
 				t.Errorf("%s makes %s: %v", by, role, err)
 			} else if !may && !errors.Is(err, offpeak.ErrForbidden) {
 				t.Errorf("%s makes %s: %v, want forbidden", by, role, err)

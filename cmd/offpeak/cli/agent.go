@@ -20,6 +20,8 @@ import (
 
 	"offpeak"
 	"offpeak/agent"
+	"offpeak/cmd/offpeak/cli/remote"
+	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/internal/local"
 	"offpeak/wire"
 )
@@ -116,6 +118,11 @@ func (o *agentOptions) prepare(cmd *cobra.Command, env Env) (agent.Config, agent
 	}
 	if o.warm < 0 || o.warm > 64 {
 		return agent.Config{}, agent.Env{}, badInput("--warm: %d: is 0 to 64", o.warm)
+	}
+	for _, hub := range o.hubs {
+		if err := remote.CheckAddress("--hub", hub); err != nil {
+			return agent.Config{}, agent.Env{}, world.Refuse(err)
+		}
 	}
 	if err := o.machine.validate(); err != nil {
 		return agent.Config{}, agent.Env{}, err

@@ -24,6 +24,7 @@ import (
 	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/hub"
 	"offpeak/hub/api"
+	"offpeak/hub/data"
 	"offpeak/internal/inflight"
 	"offpeak/internal/local"
 	"offpeak/store"
@@ -152,7 +153,7 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
 	}
-	db, err := sqlite.Open(ctx, filepath.Join(o.data, hub.BackupDatabase), sqlite.Options{Log: log})
+	db, err := sqlite.Open(ctx, filepath.Join(o.data, data.DatabaseFile), sqlite.Options{Log: log})
 	if err != nil {
 		return storeError(err)
 	}
@@ -161,7 +162,7 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 			log.Error("store did not close", "err", err)
 		}
 	}()
-	blobs, err := blob.OpenLocal(filepath.Join(o.data, hub.BackupBlobs))
+	blobs, err := blob.OpenLocal(filepath.Join(o.data, data.BlobFolder))
 	if err != nil {
 		return diskFull(err)
 	}
@@ -294,7 +295,7 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 		Store: s.store, Blobs: s.blobs, Log: s.log, Now: time.Now,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Random: crand.Reader,
 	})
-	secret, err := h.Bootstrap(ctx)
+	secret, err := h.Access().Bootstrap(ctx)
 	if err != nil {
 		return fmt.Errorf("make the first account: %w", err)
 	}
@@ -360,7 +361,7 @@ func (s *service) announce(ctx context.Context, h *hub.Hub, secret string) error
 	}
 	here := !s.options.noLocalFile && !taken
 	if here {
-		token, err := h.LocalToken(ctx)
+		token, err := h.Access().LocalToken(ctx)
 		if err != nil {
 			return fmt.Errorf("make the local token: %w", err)
 		}

@@ -17,7 +17,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"offpeak/hub"
+	"offpeak/hub/data"
 	"offpeak/wire"
 )
 
@@ -26,7 +26,7 @@ import (
 // the certificate around it is made anew at each start, since nobody looks at
 // anything in it but the key.
 func serverTLS(dir string, now time.Time) (*tls.Config, string, error) {
-	key, err := hubKey(filepath.Join(dir, hub.BackupKey))
+	key, err := hubKey(filepath.Join(dir, data.KeyFile))
 	if err != nil {
 		return nil, "", err
 	}

@@ -13,13 +13,13 @@ import (
 
 	"offpeak"
 	"offpeak/blob"
-	"offpeak/hub"
+	"offpeak/hub/data"
 	"offpeak/internal/local"
 	"offpeak/store/sqlite"
 )
 
 func newRestore(env Env) *cobra.Command {
-	var data string
+	var dir string
 	cmd := &cobra.Command{
 		Use:   "restore BACKUP",
 		Short: "Make a hub's data folder from a backup",
@@ -36,39 +36,39 @@ and people who pinned it need not be told a new one.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := restore(cmd.Context(), args[0], data); err != nil {
+			if err := restore(cmd.Context(), args[0], dir); err != nil {
 				return diskFull(err)
 			}
-			_, err := fmt.Fprintf(env.Stdout, "restored %s to %s\nnext: offpeak hub --data %s\n", args[0], data, data)
+			_, err := fmt.Fprintf(env.Stdout, "restored %s to %s\nnext: offpeak hub --data %s\n", args[0], dir, dir)
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&data, "data", filepath.Join(local.Home(env.Getenv), "hub"), "the hub's data folder")
+	cmd.Flags().StringVar(&dir, "data", filepath.Join(local.Home(env.Getenv), "hub"), "the hub's data folder")
 	return cmd
 }
 
-// restore copies a backup into data. Nothing shows there before all of it is
+// restore copies a backup into the data folder dir. Nothing shows there before all of it is
 // checked: the database is put in its place last.
-func restore(ctx context.Context, backup, data string) error {
-	database := filepath.Join(data, hub.BackupDatabase)
+func restore(ctx context.Context, backup, dir string) error {
+	database := filepath.Join(dir, data.DatabaseFile)
 	if _, err := os.Lstat(database); err == nil {
-		return badInput("--data: %s holds a hub's state already: move it aside, or choose another folder", data)
+		return badInput("--data: %s holds a hub's state already: move it aside, or choose another folder", dir)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("look at the data folder: %w", err)
 	}
-	if _, err := os.Stat(filepath.Join(backup, hub.BackupDatabase)); err != nil {
+	if _, err := os.Stat(filepath.Join(backup, data.DatabaseFile)); err != nil {
 		return badInput("%s is no backup: %w", backup, err)
 	}
-	if err := os.MkdirAll(data, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w", err)
 	}
-	if err := restoreBlobs(ctx, filepath.Join(backup, hub.BackupBlobs), filepath.Join(data, hub.BackupBlobs)); err != nil {
+	if err := restoreBlobs(ctx, filepath.Join(backup, data.BlobFolder), filepath.Join(dir, data.BlobFolder)); err != nil {
 		return err
 	}
-	if err := hub.CopyKey(backup, data); err != nil {
+	if err := data.CopyKey(backup, dir); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
-	if err := sqlite.Restore(ctx, filepath.Join(backup, hub.BackupDatabase), database, sqlite.RestoreOptions{Now: time.Now}); err != nil {
+	if err := sqlite.Restore(ctx, filepath.Join(backup, data.DatabaseFile), database, sqlite.RestoreOptions{Now: time.Now}); err != nil {
 		return fmt.Errorf("restore database: %w", err)
 	}
 	return nil

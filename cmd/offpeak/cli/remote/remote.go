@@ -85,7 +85,7 @@ func New(cfg Config) (*Hub, error) {
 	client := wire.Client(pin)
 	h := &Hub{cfg: cfg}
 	for _, base := range cfg.Target.Hubs {
-		if err := checkAddress(base); err != nil {
+		if err := CheckAddress("URL", base); err != nil {
 			return nil, err
 		}
 		h.directs = append(h.directs, &wire.Direct{Client: client, Base: base, Token: cfg.Target.Token, Agent: cfg.Agent})

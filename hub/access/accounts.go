@@ -1,4 +1,4 @@
-package hub
+package access
 
 import (
 	"context"
@@ -15,36 +15,47 @@ import (
 const localName = "local file"
 
 // CreateAccount makes an account.
-func (h *Hub) CreateAccount(ctx context.Context, op store.Op, in wire.NewAccount) (offpeak.Account, error) {
-	if err := offpeak.ValidName("name", in.Name); err != nil {
+func (c *Control) CreateAccount(ctx context.Context, op store.Op, in wire.NewAccount) (offpeak.Account, error) {
+	if err := errors.Join(offpeak.ValidName("name", in.Name), checkQuota("quota.", in.Quota)); err != nil {
 		return offpeak.Account{}, err
 	}
-	if err := CheckQuota(in.Quota); err != nil {
-		return offpeak.Account{}, err
-	}
-	id, err := h.newID("acct")
+	id, err := c.env.NewID("acct")
 	if err != nil {
 		return offpeak.Account{}, err
 	}
-	a, err := h.env.Store.CreateAccount(ctx, op, offpeak.Account{
-		ID: offpeak.AccountID(id), Name: in.Name, Quota: in.Quota, CreatedAt: h.env.Now(),
+	a, err := c.env.Store.CreateAccount(ctx, op, offpeak.Account{
+		ID: offpeak.AccountID(id), Name: in.Name, Quota: in.Quota, CreatedAt: c.env.Now(),
 	})
 	if err != nil {
-		return offpeak.Account{}, fmt.Errorf("create account: %w", err)
+		return offpeak.Account{}, err
 	}
-	h.tail.ring()
+	c.env.Wrote()
 	return a, nil
 }
 
-// CheckQuota refuses quotas that make no sense.
-func CheckQuota(q offpeak.Quota) error {
+// SetQuota bounds what an account may hold.
+func (c *Control) SetQuota(ctx context.Context, op store.Op, account offpeak.AccountID, q offpeak.Quota) (offpeak.Account, error) {
+	if err := checkQuota("", q); err != nil {
+		return offpeak.Account{}, err
+	}
+	a, err := c.env.Store.SetQuota(ctx, op, account, q)
+	if err != nil {
+		return offpeak.Account{}, err
+	}
+	c.env.Wrote()
+	return a, nil
+}
+
+// checkQuota refuses quotas that make no sense. prefix stands before the names
+// of their fields.
+func checkQuota(prefix string, q offpeak.Quota) error {
 	var errs []error
 	for _, f := range []struct {
 		name string
 		n    int64
-	}{{"quota.storage_bytes", int64(q.Storage)}, {"quota.queued_jobs", int64(q.Queued)}, {"quota.running_jobs", int64(q.Running)}} {
+	}{{"storage_bytes", int64(q.Storage)}, {"queued_jobs", int64(q.Queued)}, {"running_jobs", int64(q.Running)}} {
 		if f.n < 0 {
-			errs = append(errs, &offpeak.FieldError{Field: f.name, Value: fmt.Sprint(f.n), Rule: "is not negative; 0 is no bound"})
+			errs = append(errs, &offpeak.FieldError{Field: prefix + f.name, Value: fmt.Sprint(f.n), Rule: "is not negative; 0 is no bound"})
 		}
 	}
 	return errors.Join(errs...)
@@ -52,7 +63,7 @@ func CheckQuota(q offpeak.Quota) error {
 
 // Invite adds a member with a first token. When the operation id was used
 // before, the member made then is returned without the secret.
-func (h *Hub) Invite(ctx context.Context, op store.Op, account offpeak.AccountID, in wire.NewMember) (wire.Invited, error) {
+func (c *Control) Invite(ctx context.Context, op store.Op, account offpeak.AccountID, in wire.NewMember) (wire.Invited, error) {
 	if err := offpeak.ValidName("name", in.Name); err != nil {
 		return wire.Invited{}, err
 	}
@@ -63,21 +74,21 @@ func (h *Hub) Invite(ctx context.Context, op store.Op, account offpeak.AccountID
 	if err != nil {
 		return wire.Invited{}, err
 	}
-	id, err := h.newID("member")
+	id, err := c.env.NewID("member")
 	if err != nil {
 		return wire.Invited{}, err
 	}
-	t, bearer, err := h.mint(in.Role, account, life, -1)
+	t, bearer, err := c.mint(in.Role, account, life, -1)
 	if err != nil {
 		return wire.Invited{}, err
 	}
-	m := offpeak.Member{ID: offpeak.MemberID(id), Account: account, Name: in.Name, Role: in.Role, CreatedAt: h.env.Now()}
+	m := offpeak.Member{ID: offpeak.MemberID(id), Account: account, Name: in.Name, Role: in.Role, CreatedAt: c.env.Now()}
 	t.Member, t.Name = m.ID, "invitation"
-	stored, err := h.env.Store.AddMember(ctx, op, m, t)
+	stored, err := c.env.Store.AddMember(ctx, op, m, t)
 	if err != nil {
 		return wire.Invited{}, fmt.Errorf("invite %s: %w", in.Name, err)
 	}
-	h.tail.ring()
+	c.env.Wrote()
 	if stored.ID != m.ID {
 		return wire.Invited{Member: stored}, nil
 	}
@@ -85,38 +96,38 @@ func (h *Hub) Invite(ctx context.Context, op store.Op, account offpeak.AccountID
 }
 
 // RemoveMember removes a member and revokes their tokens at once.
-func (h *Hub) RemoveMember(ctx context.Context, op store.Op, account offpeak.AccountID, m offpeak.MemberID) error {
+func (c *Control) RemoveMember(ctx context.Context, op store.Op, account offpeak.AccountID, m offpeak.MemberID) error {
 	ctx, done := settling(ctx)
 	defer done()
-	err := h.env.Store.RemoveMember(ctx, op, account, m)
-	h.tokens.drop(func(t *offpeak.Token) bool { return t.Member == m })
+	err := c.env.Store.RemoveMember(ctx, op, account, m)
+	c.cache.drop(func(t *offpeak.Token) bool { return t.Member == m })
 	if err != nil {
-		return fmt.Errorf("remove member %s: %w", m, err)
+		return err
 	}
-	h.tail.ring()
+	c.env.Wrote()
 	return nil
 }
 
 // Bootstrap makes the first account and admin and returns the admin's secret,
 // "" when there is an account already.
-func (h *Hub) Bootstrap(ctx context.Context) (secret string, err error) {
-	account, err := h.newID("acct")
+func (c *Control) Bootstrap(ctx context.Context) (secret string, err error) {
+	account, err := c.env.NewID("acct")
 	if err != nil {
 		return "", err
 	}
-	member, err := h.newID("member")
+	member, err := c.env.NewID("member")
 	if err != nil {
 		return "", err
 	}
-	now := h.env.Now()
+	now := c.env.Now()
 	a := offpeak.Account{ID: offpeak.AccountID(account), Name: "main", CreatedAt: now}
 	m := offpeak.Member{ID: offpeak.MemberID(member), Account: a.ID, Name: "admin", Role: offpeak.RoleAdmin, CreatedAt: now}
-	t, bearer, err := h.mint(offpeak.RoleAdmin, a.ID, userTokenLife.Std(), -1)
+	t, bearer, err := c.mint(offpeak.RoleAdmin, a.ID, userTokenLife.Std(), -1)
 	if err != nil {
 		return "", err
 	}
 	t.Member, t.Name = m.ID, "first token"
-	made, err := h.env.Store.Bootstrap(ctx, a, m, t)
+	made, err := c.env.Store.Bootstrap(ctx, a, m, t)
 	if err != nil {
 		return "", fmt.Errorf("make the first account: %w", err)
 	}
@@ -127,8 +138,8 @@ func (h *Hub) Bootstrap(ctx context.Context) (secret string, err error) {
 }
 
 // LocalToken makes an admin token for the local file; it replaces the last one.
-func (h *Hub) LocalToken(ctx context.Context) (secret string, err error) {
-	accounts, _, err := h.env.Store.Accounts(ctx, store.Page{Limit: 1})
+func (c *Control) LocalToken(ctx context.Context) (secret string, err error) {
+	accounts, _, err := c.env.Store.Accounts(ctx, store.Page{Limit: 1})
 	if err != nil {
 		return "", fmt.Errorf("find the first account: %w", err)
 	}
@@ -137,12 +148,12 @@ func (h *Hub) LocalToken(ctx context.Context) (secret string, err error) {
 	}
 	a := accounts[0].ID
 	actor := offpeak.Actor{Account: a, Role: offpeak.RoleAdmin, Address: "local"}
-	t, bearer, err := h.mint(offpeak.RoleAdmin, a, userTokenLife.Std(), -1)
+	t, bearer, err := c.mint(offpeak.RoleAdmin, a, userTokenLife.Std(), -1)
 	if err != nil {
 		return "", err
 	}
 	t.Name = localName
-	members, err := h.env.Store.Members(ctx, a)
+	members, err := c.env.Store.Members(ctx, a)
 	if err != nil {
 		return "", fmt.Errorf("find the first admin: %w", err)
 	}
@@ -152,11 +163,11 @@ func (h *Hub) LocalToken(ctx context.Context) (secret string, err error) {
 			break
 		}
 	}
-	if _, err := h.env.Store.CreateToken(ctx, h.ownOp(actor, t.ID), t); err != nil {
+	if _, err := c.env.Store.CreateToken(ctx, c.ownOp(actor, t.ID), t); err != nil {
 		return "", fmt.Errorf("make the local token: %w", err)
 	}
 	for cursor := ""; ; {
-		tokens, next, err := h.env.Store.Tokens(ctx, a, store.Page{Cursor: cursor, Limit: 1000})
+		tokens, next, err := c.env.Store.Tokens(ctx, a, store.Page{Cursor: cursor, Limit: 1000})
 		if err != nil {
 			return "", fmt.Errorf("find older local tokens: %w", err)
 		}
@@ -164,7 +175,7 @@ func (h *Hub) LocalToken(ctx context.Context) (secret string, err error) {
 			if old.Name != localName || old.ID == t.ID || old.RevokedAt != nil {
 				continue
 			}
-			if err := h.RevokeToken(ctx, h.ownOp(actor, "revoke-"+old.ID), a, old.ID); err != nil {
+			if err := c.RevokeToken(ctx, c.ownOp(actor, "revoke-"+old.ID), a, old.ID); err != nil {
 				return "", err
 			}
 		}
@@ -176,6 +187,6 @@ func (h *Hub) LocalToken(ctx context.Context) (secret string, err error) {
 
 // ownOp is the operation of something that the hub does of its own accord,
 // named by what it is done to.
-func (h *Hub) ownOp(actor offpeak.Actor, name offpeak.TokenID) store.Op {
+func (c *Control) ownOp(actor offpeak.Actor, name offpeak.TokenID) store.Op {
 	return store.Op{ID: offpeak.OpID(name), Actor: actor, Digest: sha256.Sum256([]byte(name))}
 }

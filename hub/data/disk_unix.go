@@ -1,6 +1,6 @@
 //go:build unix
 
-package hub
+package data
 
 import "golang.org/x/sys/unix"
 

@@ -1,4 +1,4 @@
-package hub_test
+package data_test
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"offpeak"
-	"offpeak/hub"
 	"offpeak/store"
 )
 
@@ -41,29 +40,29 @@ func (r *racing) DropBlob(ctx context.Context, ref store.BlobRef) (dropped, last
 // send it, is there afterwards, whatever the janitor was about to do.
 func TestCollectingRacesWithUploads(t *testing.T) {
 	data := []byte("collected and sent again")
-	for name, race := range map[string]func(t *testing.T, g *grid, r *racing, hash offpeak.Hash, done chan<- error){
-		"sent between list and drop": func(_ *testing.T, g *grid, r *racing, hash offpeak.Hash, done chan<- error) {
-			r.listed.Store(new(func(ref store.BlobRef) {
+	for name, race := range map[string]func(t *testing.T, r *room, f *racing, hash offpeak.Hash, done chan<- error){
+		"sent between list and drop": func(_ *testing.T, r *room, f *racing, hash offpeak.Hash, done chan<- error) {
+			f.listed.Store(new(func(ref store.BlobRef) {
 				if ref.Hash == hash {
-					_, err := g.put(data)
+					_, err := r.put(data)
 					done <- err
 				}
 			}))
 		},
-		"sent while its bytes go": func(_ *testing.T, g *grid, r *racing, hash offpeak.Hash, done chan<- error) {
-			r.dropping.Store(new(func(ref store.BlobRef) {
+		"sent while its bytes go": func(_ *testing.T, r *room, f *racing, hash offpeak.Hash, done chan<- error) {
+			f.dropping.Store(new(func(ref store.BlobRef) {
 				if ref.Hash == hash {
 					go func() { // waits for the blob's lock
-						_, err := g.put(data)
+						_, err := r.put(data)
 						done <- err
 					}()
 				}
 			}))
 		},
-		"asked about between list and drop": func(t *testing.T, g *grid, r *racing, hash offpeak.Hash, done chan<- error) {
-			r.listed.Store(new(func(ref store.BlobRef) {
+		"asked about between list and drop": func(t *testing.T, r *room, f *racing, hash offpeak.Hash, done chan<- error) {
+			f.listed.Store(new(func(ref store.BlobRef) {
 				if ref.Hash == hash {
-					missing, err := g.store.MissingBlobs(t.Context(), g.account, []offpeak.Hash{hash})
+					missing, err := r.store.MissingBlobs(t.Context(), account, []offpeak.Hash{hash})
 					if len(missing) != 0 {
 						t.Errorf("it is missing before it was dropped: %v", missing)
 					}
@@ -76,13 +75,13 @@ func TestCollectingRacesWithUploads(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var push atomic.Int64
-				r := &racing{}
-				g := newGridWith(t, hub.Config{}, func(s store.Store) store.Store { r.Store = s; return r },
+				f := &racing{}
+				r := newRoom(t, func(s store.Store) store.Store { f.Store = s; return f },
 					func() time.Time { return time.Now().Add(time.Duration(push.Load())) })
-				hash, err := g.put(data)
+				hash, err := r.put(data)
 				must(t, err)
 				done := make(chan error, 1)
-				race(t, g, r, hash, done)
+				race(t, r, f, hash, done)
 				push.Add(int64(24*time.Hour - 2*time.Minute))
 				time.Sleep(61 * time.Second)
 				synctest.Wait()
@@ -92,7 +91,7 @@ func TestCollectingRacesWithUploads(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				must(t, <-done)
 				synctest.Wait()
-				body, _, err := g.hub.OpenBlob(t.Context(), g.account, hash)
+				body, _, err := r.vault.Open(t.Context(), account, hash)
 				must(t, err)
 				got, err := io.ReadAll(body)
 				must(t, err)
@@ -100,8 +99,12 @@ func TestCollectingRacesWithUploads(t *testing.T) {
 				if string(got) != string(data) {
 					t.Errorf("it holds %q", got)
 				}
-				g.sound()
-				g.stop()
+				violations, err := r.store.Check(t.Context())
+				must(t, err)
+				if len(violations) != 0 {
+					t.Errorf("broken: %v", violations)
+				}
+				r.stop()
 			})
 		})
 	}

@@ -1,4 +1,4 @@
-package hub
+package data
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 
 	"offpeak"
 	"offpeak/blob"
+	"offpeak/hub/bell"
 	"offpeak/store"
 	"offpeak/wire"
 )
@@ -27,26 +28,8 @@ const (
 	logPatience = 5 * time.Second
 )
 
-// AppendLog stores a piece of a log and wakes its followers.
-func (h *Hub) AppendLog(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID, attempt offpeak.Attempt, stream string, offset int64, data []byte) (end int64, err error) {
-	if err := h.disk.full(); err != nil {
-		return 0, fmt.Errorf("append log of %s: %w", lease, err)
-	}
-	a, err := h.logPiece(ctx, node, lease, wire.LogPiece{Stream: stream, Offset: offset, Data: data})
-	if err != nil {
-		h.refuse(node, lease, attempt, "log", err)
-		return 0, fmt.Errorf("append log of %s: %w", lease, err)
-	}
-	if end, err = h.env.Store.AppendLog(ctx, node, lease, attempt, a); err != nil {
-		h.refuse(node, lease, attempt, "log", err)
-		return 0, fmt.Errorf("append log of %s: %w", lease, err)
-	}
-	h.bells.ring(string(lease))
-	return end, nil
-}
-
-// logPiece makes a piece ready for the store: long ones become blobs.
-func (h *Hub) logPiece(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID, in wire.LogPiece) (store.LogAppend, error) {
+// Piece makes a piece of a log ready for the store: long ones become blobs.
+func (v *Vault) Piece(ctx context.Context, node offpeak.NodeID, lease offpeak.LeaseID, in wire.LogPiece) (store.LogAppend, error) {
 	switch {
 	case in.Stream != "stdout" && in.Stream != "stderr":
 		return store.LogAppend{}, &offpeak.FieldError{Field: "stream", Value: in.Stream, Rule: "is stdout or stderr"}
@@ -57,12 +40,12 @@ func (h *Hub) logPiece(ctx context.Context, node offpeak.NodeID, lease offpeak.L
 	case len(in.Data) <= inlineLog:
 		return store.LogAppend{Stream: in.Stream, Offset: in.Offset, Data: in.Data}, nil
 	}
-	account, _, err := h.env.Store.LeaseAccount(ctx, node, lease)
+	account, _, err := v.env.Store.LeaseAccount(ctx, node, lease)
 	if err != nil {
 		return store.LogAppend{}, err
 	}
 	hash := blob.Sum(in.Data)
-	if err := h.PutBlob(ctx, account, hash, bytes.NewReader(in.Data)); err != nil {
+	if err := v.Put(ctx, account, hash, bytes.NewReader(in.Data)); err != nil {
 		return store.LogAppend{}, err
 	}
 	return store.LogAppend{Stream: in.Stream, Offset: in.Offset, Blob: hash, Length: int64(len(in.Data))}, nil
@@ -70,11 +53,11 @@ func (h *Hub) logPiece(ctx context.Context, node offpeak.NodeID, lease offpeak.L
 
 // segmentBytes returns the bytes of a segment. The store may have cut the
 // front of a blob off, where a retry overlapped what it had.
-func (h *Hub) segmentBytes(ctx context.Context, s *store.LogSegment) ([]byte, error) {
+func (v *Vault) segmentBytes(ctx context.Context, s *store.LogSegment) ([]byte, error) {
 	if s.Blob == "" {
 		return s.Data, nil
 	}
-	r, size, err := h.env.Blobs.Open(ctx, s.Blob)
+	r, size, err := v.env.Blobs.Open(ctx, s.Blob)
 	if err != nil {
 		return nil, fmt.Errorf("open log segment: %w", err)
 	}
@@ -96,9 +79,9 @@ func (h *Hub) segmentBytes(ctx context.Context, s *store.LogSegment) ([]byte, er
 // FollowLog walks over the log of all attempts and both streams in the order
 // of arrival, from after ("" or "attempt.n"). With follow it waits for more
 // until the job has ended.
-func (h *Hub) FollowLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, after string, follow bool) iter.Seq2[wire.LogRecord, error] {
+func (v *Vault) FollowLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, after string, follow bool) iter.Seq2[wire.LogRecord, error] {
 	return func(yield func(wire.LogRecord, error) bool) {
-		if err := h.followLog(ctx, account, job, after, follow, yield); err != nil && ctx.Err() == nil {
+		if err := v.followLog(ctx, account, job, after, follow, yield); err != nil && ctx.Err() == nil {
 			yield(wire.LogRecord{}, fmt.Errorf("follow log of %s: %w", job, err))
 		}
 	}
@@ -106,20 +89,20 @@ func (h *Hub) FollowLog(ctx context.Context, account offpeak.AccountID, job offp
 
 // followLog reads the job's state before its segments: a log is whole before
 // its attempt's end shows, so what is read after an end is all there is.
-func (h *Hub) followLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, after string, follow bool, yield func(wire.LogRecord, error) bool) error {
+func (v *Vault) followLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, after string, follow bool, yield func(wire.LogRecord, error) bool) error {
 	attempt, n, err := parseAfter(after)
 	if err != nil {
 		return err
 	}
-	onJob := h.bells.listen(string(job))
-	defer onJob.stop()
+	onJob := v.env.Bells.Listen(string(job))
+	defer onJob.Stop()
 	for {
-		moved := onJob.next()
-		j, err := h.env.Store.Job(ctx, account, job)
+		moved := onJob.Next()
+		j, err := v.env.Store.Job(ctx, account, job)
 		if err != nil {
 			return err
 		}
-		leases, err := h.env.Store.Attempts(ctx, account, job)
+		leases, err := v.env.Store.Attempts(ctx, account, job)
 		if err != nil {
 			return err
 		}
@@ -132,7 +115,7 @@ func (h *Hub) followLog(ctx context.Context, account offpeak.AccountID, job offp
 				attempt, n = l.Attempt, 0
 			}
 			wait := follow && !l.State.Terminal()
-			goOn, err := h.followAttempt(ctx, account, l, &n, wait, moved, yield)
+			goOn, err := v.followAttempt(ctx, account, l, &n, wait, moved, yield)
 			if err != nil || !goOn {
 				return err
 			}
@@ -140,7 +123,7 @@ func (h *Hub) followLog(ctx context.Context, account offpeak.AccountID, job offp
 		if j.State.Terminal() || !follow {
 			return nil
 		}
-		if !h.waitFor(ctx, moved, nil) {
+		if !v.waitFor(ctx, moved, nil) {
 			return ctx.Err()
 		}
 	}
@@ -148,18 +131,18 @@ func (h *Hub) followLog(ctx context.Context, account offpeak.AccountID, job offp
 
 // followAttempt yields one attempt's segments after n. With wait it goes on
 // until the job moves. It says whether the walk goes on.
-func (h *Hub) followAttempt(ctx context.Context, account offpeak.AccountID, l *offpeak.Lease, n *int64, wait bool, moved <-chan struct{}, yield func(wire.LogRecord, error) bool) (bool, error) {
-	onLease := h.bells.listen(string(l.ID))
-	defer onLease.stop()
+func (v *Vault) followAttempt(ctx context.Context, account offpeak.AccountID, l *offpeak.Lease, n *int64, wait bool, moved <-chan struct{}, yield func(wire.LogRecord, error) bool) (bool, error) {
+	onLease := v.env.Bells.Listen(string(l.ID))
+	defer onLease.Stop()
 	for {
-		more := onLease.next()
-		segments, err := h.env.Store.LogSegments(ctx, account, l.ID, *n, logPage)
+		more := onLease.Next()
+		segments, err := v.env.Store.LogSegments(ctx, account, l.ID, *n, logPage)
 		if err != nil {
 			return false, err
 		}
 		for i := range segments {
 			s := &segments[i]
-			data, err := h.segmentBytes(ctx, s)
+			data, err := v.segmentBytes(ctx, s)
 			if err != nil {
 				return false, err
 			}
@@ -179,7 +162,7 @@ func (h *Hub) followAttempt(ctx context.Context, account offpeak.AccountID, l *o
 			return true, nil // read the state again; it comes back here if the attempt goes on
 		default:
 		}
-		if !h.waitFor(ctx, moved, more) {
+		if !v.waitFor(ctx, moved, more) {
 			return false, ctx.Err()
 		}
 	}
@@ -187,13 +170,13 @@ func (h *Hub) followAttempt(ctx context.Context, account offpeak.AccountID, l *o
 
 // waitFor waits until one of two bells rings, or a while. It says whether to
 // go on.
-func (h *Hub) waitFor(ctx context.Context, one, other <-chan struct{}) bool {
+func (v *Vault) waitFor(ctx context.Context, one, other <-chan struct{}) bool {
 	t := time.NewTimer(logPatience)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-h.stopped:
+	case <-v.env.Stopped:
 		return false
 	case <-one:
 	case <-other:
@@ -218,31 +201,31 @@ func parseAfter(after string) (offpeak.Attempt, int64, error) {
 // ReadLog walks over the bytes of one stream of one attempt (0: the newest)
 // from offset. With follow it waits for more until the attempt has ended; the
 // newest attempt of a job that has none yet is waited for too.
-func (h *Hub) ReadLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, attempt offpeak.Attempt, stream string, offset int64, follow bool) iter.Seq2[[]byte, error] {
+func (v *Vault) ReadLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, attempt offpeak.Attempt, stream string, offset int64, follow bool) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		if err := h.readLog(ctx, account, job, attempt, stream, offset, follow, yield); err != nil && ctx.Err() == nil {
+		if err := v.readLog(ctx, account, job, attempt, stream, offset, follow, yield); err != nil && ctx.Err() == nil {
 			yield(nil, fmt.Errorf("read log of %s: %w", job, err))
 		}
 	}
 }
 
-func (h *Hub) readLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, attempt offpeak.Attempt, stream string, offset int64, follow bool, yield func([]byte, error) bool) error {
+func (v *Vault) readLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, attempt offpeak.Attempt, stream string, offset int64, follow bool, yield func([]byte, error) bool) error {
 	if stream != "stdout" && stream != "stderr" {
 		return &offpeak.FieldError{Field: "stream", Value: stream, Rule: "is stdout or stderr"}
 	}
 	if offset < 0 || attempt < 0 {
 		return &offpeak.FieldError{Field: "offset", Value: strconv.FormatInt(offset, 10), Rule: "is not negative, nor is attempt"}
 	}
-	onJob := h.bells.listen(string(job))
-	defer onJob.stop()
-	var onLease *listener
+	onJob := v.env.Bells.Listen(string(job))
+	defer onJob.Stop()
+	var onLease *bell.Listener
 	for {
-		moved := onJob.next()
-		j, err := h.env.Store.Job(ctx, account, job)
+		moved := onJob.Next()
+		j, err := v.env.Store.Job(ctx, account, job)
 		if err != nil {
 			return err
 		}
-		leases, err := h.env.Store.Attempts(ctx, account, job)
+		leases, err := v.env.Store.Attempts(ctx, account, job)
 		if err != nil {
 			return err
 		}
@@ -258,11 +241,11 @@ func (h *Hub) readLog(ctx context.Context, account offpeak.AccountID, job offpea
 		var more <-chan struct{}
 		if l != nil {
 			if onLease == nil { // the attempt is settled now, so once is enough
-				onLease = h.bells.listen(string(l.ID))
-				defer onLease.stop()
+				onLease = v.env.Bells.Listen(string(l.ID))
+				defer onLease.Stop()
 			}
-			more = onLease.next()
-			offset, err = h.readStream(ctx, account, l, stream, offset, yield)
+			more = onLease.Next()
+			offset, err = v.readStream(ctx, account, l, stream, offset, yield)
 			if err != nil {
 				return err
 			}
@@ -276,7 +259,7 @@ func (h *Hub) readLog(ctx context.Context, account offpeak.AccountID, job offpea
 		case l == nil && attempt > j.Attempt:
 			return fmt.Errorf("attempt %d: %w", attempt, offpeak.ErrNotFound)
 		}
-		if !h.waitFor(ctx, moved, more) {
+		if !v.waitFor(ctx, moved, more) {
 			return ctx.Err()
 		}
 	}
@@ -284,9 +267,9 @@ func (h *Hub) readLog(ctx context.Context, account offpeak.AccountID, job offpea
 
 // readStream yields what is stored of a stream from offset and returns where
 // it ends, −1 when the reader has had enough.
-func (h *Hub) readStream(ctx context.Context, account offpeak.AccountID, l *offpeak.Lease, stream string, offset int64, yield func([]byte, error) bool) (int64, error) {
+func (v *Vault) readStream(ctx context.Context, account offpeak.AccountID, l *offpeak.Lease, stream string, offset int64, yield func([]byte, error) bool) (int64, error) {
 	for {
-		segments, err := h.env.Store.LogAt(ctx, account, l.ID, stream, offset, logPage)
+		segments, err := v.env.Store.LogAt(ctx, account, l.ID, stream, offset, logPage)
 		if err != nil {
 			return 0, err
 		}
@@ -296,7 +279,7 @@ func (h *Hub) readStream(ctx context.Context, account offpeak.AccountID, l *offp
 			if s.Offset+s.Length <= offset {
 				continue
 			}
-			data, err := h.segmentBytes(ctx, s)
+			data, err := v.segmentBytes(ctx, s)
 			if err != nil {
 				return 0, err
 			}

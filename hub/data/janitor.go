@@ -1,0 +1,83 @@
+package data
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"offpeak/store"
+)
+
+const (
+	// janitorPeriod is the time between two passes when there is little to do.
+	janitorPeriod = time.Minute
+	// pruneBatch and collectBatch bound one pass, so that it never holds the
+	// store for long.
+	pruneBatch   = 1000
+	collectBatch = 256
+)
+
+// Run prunes what retention allows, collects unused blobs and watches the disk,
+// in bounded passes, until ctx is done; where there is more to do it goes on
+// soon.
+func (v *Vault) Run(ctx context.Context) error {
+	said := 0.0 // the worst that the log says since there was enough room
+	for {
+		said = v.lookAtDisk(said)
+		wait := janitorPeriod
+		pruned, err := v.env.Store.Prune(ctx, v.cfg.Retention, pruneBatch)
+		if err != nil && ctx.Err() == nil {
+			v.env.Log.Warn("prune", "err", err)
+		}
+		removed, err := v.collect(ctx, collectBatch)
+		if err != nil && ctx.Err() == nil {
+			v.env.Log.Warn("collect blobs", "err", err)
+		}
+		v.pruned.Add(float64(pruned))
+		v.collected.Add(float64(removed))
+		if pruned >= pruneBatch || removed >= collectBatch {
+			wait = time.Second
+		}
+		if v.share() >= diskAlarm {
+			wait = min(wait, 10*time.Second)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// collect removes blobs that nothing refers to, a bounded number a pass.
+func (v *Vault) collect(ctx context.Context, limit int) (removed int, err error) {
+	v.gc.Lock()
+	defer v.gc.Unlock()
+	refs, err := v.env.Store.Unused(ctx, limit)
+	if err != nil {
+		return 0, fmt.Errorf("list unused blobs: %w", err)
+	}
+	for _, ref := range refs {
+		if ctx.Err() != nil {
+			return removed, nil
+		}
+		dropped, err := v.collectOne(ctx, ref)
+		if err != nil {
+			return removed, fmt.Errorf("collect blob %s: %w", ref.Hash, err)
+		}
+		if dropped {
+			removed++
+		}
+	}
+	return removed, nil
+}
+
+func (v *Vault) collectOne(ctx context.Context, ref store.BlobRef) (bool, error) {
+	unlock := v.env.Blobs.Lock(ref.Hash)
+	defer unlock()
+	dropped, last, err := v.env.Store.DropBlob(ctx, ref)
+	if err != nil || !last {
+		return dropped, err
+	}
+	return dropped, v.env.Blobs.Remove(ctx, ref.Hash)
+}
