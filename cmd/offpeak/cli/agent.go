@@ -21,7 +21,6 @@ import (
 	"offpeak"
 	"offpeak/agent"
 	"offpeak/cmd/offpeak/cli/remote"
-	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/internal/local"
 	"offpeak/wire"
 )
@@ -121,7 +120,7 @@ func (o *agentOptions) prepare(cmd *cobra.Command, env Env) (agent.Config, agent
 	}
 	for _, hub := range o.hubs {
 		if err := remote.CheckAddress("--hub", hub); err != nil {
-			return agent.Config{}, agent.Env{}, world.Refuse(err)
+			return agent.Config{}, agent.Env{}, err
 		}
 	}
 	if err := o.machine.validate(); err != nil {
