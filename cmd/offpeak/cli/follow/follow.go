@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -91,12 +90,12 @@ func changes(before, now picture, node func(offpeak.NodeID) string, checkpoint f
 			}
 		}
 		if l.Stop != "" && was.Stop == "" && !l.State.Terminal() {
-			sentence, _ := render.Ended(l.Stop, "", nil, "")
+			sentence := render.Ended(l.Stop, "", nil, "")
 			say("attempt %d: must leave %s: %s", l.Attempt, node(l.Node), sentence)
 		}
 		newest := l.Attempt == now.job.Attempt
 		if l.State.Terminal() && !was.State.Terminal() && (!newest || !now.job.State.Terminal()) {
-			sentence, _ := render.Ended(l.Reason, l.Detail, l.ExitCode, l.Signal)
+			sentence := render.Ended(l.Reason, l.Detail, l.ExitCode, l.Signal)
 			say("attempt %d: ended on %s: %s", l.Attempt, node(l.Node), sentence)
 			if newest && now.job.State == offpeak.JobQueued {
 				say("queued again")
@@ -269,10 +268,10 @@ func (f *Follower) tell(ctx context.Context, before, now picture) {
 
 // End says how the job ended.
 func (f *Follower) End(job offpeak.Job) {
-	sentence, next := render.Ended(job.Reason, job.Detail, job.ExitCode, job.Signal)
+	sentence := render.Ended(job.Reason, job.Detail, job.ExitCode, job.Signal)
 	f.note(string(job.State) + ": " + sentence)
-	if next != "" && job.State == offpeak.JobFailed {
-		fmt.Fprintln(f.env.Stderr, "next: "+render.Safe(strings.ReplaceAll(next, "JOB", string(job.ID))))
+	if next := render.Next(job); next != "" && job.State == offpeak.JobFailed {
+		fmt.Fprintln(f.env.Stderr, "next: "+render.Safe(next))
 	}
 }
 
