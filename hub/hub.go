@@ -121,13 +121,10 @@ type Env struct {
 	Random io.Reader
 }
 
-// Hub is one hub process.
-type Hub struct {
-	cfg Config
-	env Env
-
-	// mu guards the picture that matching works on.
-	mu    sync.Mutex
+// picture is the fleet and the queue as this hub believes them to be: what
+// matching works on.
+type picture struct {
+	mu    sync.Mutex // guards what follows
 	fleet *placement.Fleet
 	queue queue
 	// live are the leases that may run out of time.
@@ -135,6 +132,19 @@ type Hub struct {
 	// freed are nodes whose state may let a parked class go on; stale are those
 	// of which the picture may be wrong, to be read anew before the next match.
 	freed, stale map[offpeak.NodeID]struct{}
+}
+
+// Hub is one hub process.
+type Hub struct {
+	cfg Config
+	env Env
+
+	picture
+	// wakeup holds a token when there may be something to match.
+	wakeup chan struct{}
+	// doubt says that the outcome of a write is unknown: the picture and the
+	// store may differ.
+	doubt atomic.Bool
 
 	peers   peers
 	keeper  keeper
@@ -144,15 +154,10 @@ type Hub struct {
 	tail    tail
 	metrics *metrics
 
-	// wakeup holds a token when there may be something to match.
-	wakeup chan struct{}
 	// loaded is closed when the queue is in memory, stopped when Run returns.
 	loaded, stopped chan struct{}
 	// stalled says that the hub was not able to hear or to write for a while.
 	stalled atomic.Bool
-	// doubt says that the outcome of a write is unknown: memory and store may
-	// differ.
-	doubt atomic.Bool
 
 	nothing []wire.Desired
 }
@@ -162,8 +167,10 @@ func New(cfg Config, env Env) *Hub {
 	cfg = cfg.withDefaults()
 	h := &Hub{
 		cfg: cfg, env: env,
-		fleet: placement.NewFleet(cfg.Weights), queue: newQueue(), live: newDeadlines(),
-		freed: make(map[offpeak.NodeID]struct{}), stale: make(map[offpeak.NodeID]struct{}),
+		picture: picture{
+			fleet: placement.NewFleet(cfg.Weights), queue: newQueue(), live: newDeadlines(),
+			freed: make(map[offpeak.NodeID]struct{}), stale: make(map[offpeak.NodeID]struct{}),
+		},
 		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},
 	}

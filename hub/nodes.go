@@ -23,12 +23,12 @@ func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, addr
 	if err := checkInventory(&in.Inventory); err != nil {
 		return wire.Enrolled{}, err
 	}
+	ctx, done := settling(ctx)
+	defer done()
 	out, err := h.access.Enrol(ctx, join, in, address)
 	if err != nil {
 		return wire.Enrolled{}, h.failed(err)
 	}
-	ctx, done := settling(ctx)
-	defer done()
 	if err := h.reload(ctx, out.Node); err != nil {
 		h.distrust(out.Node)
 	}
@@ -39,6 +39,8 @@ func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, addr
 // anew, or goes on. It returns ErrUnknownNode, ErrUnauthenticated, or
 // ErrIdentityConflict.
 func (h *Hub) OpenSession(ctx context.Context, in wire.OpenSession, address string) (wire.Session, error) {
+	ctx, done := settling(ctx)
+	defer done()
 	s, err := h.access.OpenSession(ctx, in, address)
 	if err != nil {
 		return wire.Session{}, h.failed(err)

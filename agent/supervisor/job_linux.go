@@ -54,8 +54,8 @@ type job struct {
 	drained chan struct{}
 	// changed gets a value when output came since the last look.
 	changed chan struct{}
-	// disk gets the size of the job's folder.
-	disk      chan offpeak.Bytes
+	// disk gets what a look at the job's folder found.
+	disk      chan folder
 	measuring bool
 	stop      atomic.Bool
 
@@ -71,7 +71,7 @@ func launch(start Start, f *fence, fork func(func()), bufs *[2][]byte, null *os.
 		start: start, fence: f,
 		exited: make(chan syscall.WaitStatus, 1), empty: make(chan struct{}),
 		drained: make(chan struct{}), changed: make(chan struct{}, 1),
-		disk: make(chan offpeak.Bytes, 1),
+		disk: make(chan folder, 1),
 	}
 	if err := f.cg.limit(start.Limits); err != nil {
 		return nil, err
@@ -252,15 +252,36 @@ func (j *job) measure() {
 		return
 	}
 	j.measuring = true
-	go func() { j.disk <- folderSize(j.start.Command.Dir, &j.stop) }()
+	go func() { j.disk <- lookAt(j.start.Command.Dir, &j.stop) }()
+}
+
+// measured takes what a look found.
+func (s *server) measured(found folder) {
+	j := s.job
+	j.measuring = false
+	s.diskAt = BootTime() + int64(max(diskEvery, time.Duration(found.entries)*diskEach))
+	if found.size > j.start.Limits.Disk {
+		s.end(offpeak.EndDiskLimit, overLimit(found.size, j.start.Limits.Disk))
+	}
+}
+
+func overLimit(size, limit offpeak.Bytes) string {
+	return fmt.Sprintf("the job's folder took %s of the %s it may", size, limit)
 }
 
 // maxEntries bounds one walk of a job's folder.
 const maxEntries = 200_000
 
-// folderSize sums what a folder takes on the disk: blocks, each file once
-// whatever names it has, links not followed.
-func folderSize(dir string, stop *atomic.Bool) offpeak.Bytes {
+// folder is what a look found: what the folder takes on the disk, and how many
+// entries were looked at.
+type folder struct {
+	size    offpeak.Bytes
+	entries int
+}
+
+// lookAt sums what a folder takes on the disk: blocks, each file once whatever
+// names it has, links not followed.
+func lookAt(dir string, stop *atomic.Bool) folder {
 	var sum int64
 	entries := 0
 	seen := map[[2]uint64]bool{}
@@ -289,7 +310,7 @@ func folderSize(dir string, stop *atomic.Bool) offpeak.Bytes {
 		sum += st.Blocks * 512
 		return nil
 	})
-	return offpeak.Bytes(sum)
+	return folder{offpeak.Bytes(sum), entries}
 }
 
 // exit says how the job ended, from the facts; called when it is gone.

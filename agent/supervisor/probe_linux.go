@@ -4,7 +4,15 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
+)
+
+const (
+	probePrefix = "probe-"
+	// probeBound is how long a probe may take.
+	probeBound = 10 * time.Second
 )
 
 // Found is what a machine offers to fence and limit jobs.
@@ -19,16 +27,20 @@ type Found struct {
 
 // Probe finds out what works by starting a supervisor with it. An agent calls
 // it once, before it starts others: where the agent was given a cgroup of its
-// own, Probe makes it fit to hold jobs. exe is the agent's binary, dir a folder
-// for passing use.
+// own, Probe makes it fit to hold jobs. exe is the agent's binary. In dir it makes
+// a folder for passing use, and removes those of agents that were killed in the
+// middle of this.
 func Probe(ctx context.Context, exe, dir string) (Found, error) {
 	delegate()
-	tmp, err := os.MkdirTemp(dir, "probe-*")
+	if err := sweepProbes(dir, time.Now()); err != nil {
+		return Found{}, fmt.Errorf("probe fences: %w", err)
+	}
+	tmp, err := os.MkdirTemp(dir, probePrefix+"*")
 	if err != nil {
 		return Found{}, fmt.Errorf("probe fences: %w", err)
 	}
 	defer os.RemoveAll(tmp)
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
 	h, err := Spawn(ctx, Options{Exe: exe, Dir: tmp})
 	if err != nil {
@@ -61,4 +73,26 @@ func Probe(ctx context.Context, exe, dir string) (Found, error) {
 		}
 	}
 	return found, nil
+}
+
+// sweepProbes removes probes' folders that no probe uses any more: they are
+// older than one may take, with a supervisor's last minute on top.
+func sweepProbes(dir string, now time.Time) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), probePrefix) {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil || now.Sub(info.ModTime()) < probeBound+lonelyIdle {
+			continue // gone, or perhaps in use
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"os"
 	"path/filepath"
 
@@ -27,9 +26,7 @@ func (v *Vault) Backup(ctx context.Context, path string) error {
 	if !filepath.IsAbs(path) {
 		return &offpeak.FieldError{Field: "path", Value: path, Rule: "is an absolute path on the hub's machine that does not exist yet"}
 	}
-	all, ok := v.env.Blobs.(interface {
-		All() iter.Seq2[offpeak.Hash, error]
-	})
+	all, ok := v.env.Blobs.(lister)
 	if !ok {
 		return fmt.Errorf("back up: the blob store can't list its blobs; copy it with its own tools: %w", offpeak.ErrConflict)
 	}

@@ -65,11 +65,12 @@ type Env struct {
 type Vault struct {
 	cfg Config
 	env Env
-	// gc excludes collecting blobs while they are copied to a backup.
+	// gc excludes removing blobs while they are copied to a backup.
 	gc sync.Mutex
 	// used is how full the disk is, in millionths.
-	used              atomic.Int64
-	pruned, collected prometheus.Counter
+	used atomic.Int64
+
+	pruned, collected, swept prometheus.Counter
 }
 
 // New makes a vault; it works before Run does.
@@ -85,6 +86,7 @@ func New(cfg Config, env Env) *Vault {
 	}
 	v.pruned = counter("rows_pruned_total", "Rows removed by retention.")
 	v.collected = counter("blobs_collected_total", "Holds on blobs removed because nothing refers to them.")
+	v.swept = counter("blobs_swept_total", "Blobs removed that nobody had, left over by a hub that died.")
 	env.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "offpeak", Name: "disk_used_ratio", Help: "How full the hub's disk is; 0 where unknown.",
 	}, v.share))

@@ -3,6 +3,7 @@ package data
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"offpeak/store"
@@ -19,8 +20,11 @@ const (
 
 // Run prunes what retention allows, collects unused blobs and watches the disk,
 // in bounded passes, until ctx is done; where there is more to do it goes on
-// soon.
+// soon. Beside it, bytes that nobody has are swept.
 func (v *Vault) Run(ctx context.Context) error {
+	var sweeping sync.WaitGroup
+	defer sweeping.Wait()
+	sweeping.Go(func() { v.sweep(ctx) })
 	said := 0.0 // the worst that the log says since there was enough room
 	for {
 		said = v.lookAtDisk(said)

@@ -38,9 +38,15 @@ func Verbs() []string {
 	return []string{"submit", "claim", "heartbeat", "report", "settlement", "cancel"}
 }
 
+// Kept is a store that counts its commits: watched, it still shows them.
+type Kept interface {
+	store.Store
+	store.Counted
+}
+
 // Store is a store whose verbs are noted.
 type Store struct {
-	store.Store
+	Kept
 
 	mu     sync.Mutex // guards counts and the file
 	file   *os.File
@@ -48,7 +54,7 @@ type Store struct {
 }
 
 // Watch notes the verbs of s in a new file at path.
-func Watch(s store.Store, path string) (*Store, error) {
+func Watch(s Kept, path string) (*Store, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("trace verbs: %w", err)
@@ -57,7 +63,7 @@ func Watch(s store.Store, path string) (*Store, error) {
 		f.Close()
 		return nil, fmt.Errorf("trace verbs: %w", err)
 	}
-	return &Store{Store: s, file: f}, nil
+	return &Store{Kept: s, file: f}, nil
 }
 
 // Read returns, for each verb by name, how many were begun and not ended.
@@ -93,25 +99,25 @@ func (s *Store) in(v Verb) (done func()) {
 // Submit implements store.Jobs.
 func (s *Store) Submit(ctx context.Context, op store.Op, job store.NewJob) (offpeak.Job, error) {
 	defer s.in(Submit)()
-	return s.Store.Submit(ctx, op, job)
+	return s.Kept.Submit(ctx, op, job)
 }
 
 // Cancel implements store.Jobs.
 func (s *Store) Cancel(ctx context.Context, op store.Op, account offpeak.AccountID, job offpeak.JobID, detail string) (store.Change, error) {
 	defer s.in(Cancel)()
-	return s.Store.Cancel(ctx, op, account, job, detail)
+	return s.Kept.Cancel(ctx, op, account, job, detail)
 }
 
 // Claim implements store.Leases.
 func (s *Store) Claim(ctx context.Context, claims []store.Claim) ([]store.Claimed, error) {
 	defer s.in(Claim)()
-	return s.Store.Claim(ctx, claims)
+	return s.Kept.Claim(ctx, claims)
 }
 
 // Beat implements store.Leases.
 func (s *Store) Beat(ctx context.Context, beats []store.Beat) ([]store.BeatResult, error) {
 	defer s.in(Beat)()
-	return s.Store.Beat(ctx, beats)
+	return s.Kept.Beat(ctx, beats)
 }
 
 // Report implements store.Leases.
@@ -121,7 +127,7 @@ func (s *Store) Report(ctx context.Context, r store.Report) (store.Change, error
 		v = Settle
 	}
 	defer s.in(v)()
-	return s.Store.Report(ctx, r)
+	return s.Kept.Report(ctx, r)
 }
 
 // Unwatch closes the file; the store stays open.

@@ -229,12 +229,7 @@ func findFences(ctx context.Context, cfg agent.Config, log *slog.Logger) (superv
 	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
 		return supervisor.Found{}, fmt.Errorf("make data folder: %w; choose another with --data", err)
 	}
-	dir, err := os.MkdirTemp(cfg.Data, "probe-")
-	if err != nil {
-		return supervisor.Found{}, fmt.Errorf("make probe folder: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	found, err := supervisor.Probe(ctx, exe, dir)
+	found, err := supervisor.Probe(ctx, exe, cfg.Data)
 	if err != nil {
 		return found, err
 	}

@@ -289,9 +289,13 @@ CREATE TABLE blobs (
     account         TEXT NOT NULL REFERENCES accounts (id),
     size            INTEGER NOT NULL CHECK (size >= 0),
     protected_until INTEGER NOT NULL,
+    -- Collecting looks only at blobs that may be unused: a look that finds one in
+    -- use takes it off the list, and whatever ceases to refer to it puts it back
+    -- (the triggers at the end).
+    candidate       INTEGER NOT NULL DEFAULT 1 CHECK (candidate IN (0, 1)),
     PRIMARY KEY (hash, account)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX blobs_protected ON blobs (protected_until);
+CREATE INDEX blobs_candidates ON blobs (protected_until) WHERE candidate = 1;
 
 -- A tree is a blob that is a manifest over chunks.
 CREATE TABLE trees (
@@ -349,4 +353,54 @@ CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 
 -- +goose StatementEnd
 -- +goose StatementBegin
 CREATE TRIGGER audit_no_delete BEFORE DELETE ON audit BEGIN SELECT RAISE(ABORT, 'audit rows are never removed'); END;
+-- +goose StatementEnd
+
+-- What ceases to refer to a blob makes it a candidate for collection.
+
+-- +goose StatementBegin
+CREATE TRIGGER blobs_left_by_input AFTER DELETE ON jobs WHEN OLD.input <> '' BEGIN
+    UPDATE blobs SET candidate = 1 WHERE hash = OLD.input AND account = OLD.account AND candidate = 0;
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE TRIGGER blobs_left_by_output AFTER DELETE ON jobs WHEN OLD.output <> '' BEGIN
+    UPDATE blobs SET candidate = 1 WHERE hash = OLD.output AND account = OLD.account AND candidate = 0;
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE TRIGGER blobs_left_by_new_output AFTER UPDATE OF output ON jobs WHEN OLD.output <> '' AND OLD.output <> NEW.output BEGIN
+    UPDATE blobs SET candidate = 1 WHERE hash = OLD.output AND account = OLD.account AND candidate = 0;
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE TRIGGER blobs_left_by_lease AFTER DELETE ON leases WHEN OLD.output <> '' BEGIN
+    UPDATE blobs SET candidate = 1 WHERE hash = OLD.output AND account = OLD.account AND candidate = 0;
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE TRIGGER blobs_left_by_lease_output AFTER UPDATE OF output ON leases WHEN OLD.output <> '' AND OLD.output <> NEW.output BEGIN
+    UPDATE blobs SET candidate = 1 WHERE hash = OLD.output AND account = OLD.account AND candidate = 0;
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE TRIGGER blobs_left_by_checkpoint AFTER DELETE ON checkpoints BEGIN
+    UPDATE blobs SET candidate = 1 WHERE hash = OLD.tree AND account = OLD.account AND candidate = 0;
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE TRIGGER blobs_left_by_tree AFTER DELETE ON tree_chunks BEGIN
+    UPDATE blobs SET candidate = 1 WHERE hash = OLD.chunk AND account = OLD.account AND candidate = 0;
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE TRIGGER blobs_left_by_log AFTER DELETE ON log_segments WHEN OLD.blob <> '' BEGIN
+    UPDATE blobs SET candidate = 1 WHERE hash = OLD.blob AND account = OLD.account AND candidate = 0;
+END;
 -- +goose StatementEnd
