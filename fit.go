@@ -169,10 +169,28 @@ func (r Requirements) Assign(o Offer) (res Resources, ok bool) {
 }
 
 func countGPUs(n int) string {
-	if n == 1 {
+	switch n {
+	case 0:
+		return "no GPU"
+	case 1:
 		return "1 GPU"
 	}
 	return fmt.Sprintf("%d GPUs", n)
+}
+
+// asked says in words which devices are wanted.
+func asked(want []GPURequest) string {
+	var kinds []string
+	for _, w := range want {
+		kind := strings.TrimSpace(w.Vendor + " " + w.Model)
+		if w.VRAM > 0 {
+			kind = strings.TrimSpace(kind + " with " + w.VRAM.String())
+		}
+		if kind != "" && !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return strings.TrimSpace(countGPUs(len(want)) + " " + strings.Join(kinds, " and "))
 }
 
 // matchDevices gives each request a device of its own, such that the devices
@@ -189,7 +207,7 @@ func matchDevices(want []GPURequest, have []Device) ([]DeviceID, Reason) {
 		if slices.ContainsFunc(want, func(w GPURequest) bool { return w.VRAM > 0 }) {
 			code = FitVRAM
 		}
-		return nil, Reason{code, countGPUs(len(want)), fmt.Sprintf("%d", len(have))}
+		return nil, Reason{code, asked(want), countGPUs(len(have))}
 	}
 	devices := slices.Clone(have)
 	slices.SortStableFunc(devices, func(a, b Device) int { return cmp.Compare(a.VRAM, b.VRAM) })
@@ -280,7 +298,10 @@ func (w GPURequest) shortage(left []Device) Reason {
 }
 
 func cores(milli int64) string {
-	if milli%1000 == 0 {
+	switch {
+	case milli == 1000:
+		return "1 core"
+	case milli%1000 == 0:
 		return fmt.Sprintf("%d cores", milli/1000)
 	}
 	return fmt.Sprintf("%.1f cores", float64(milli)/1000)

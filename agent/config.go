@@ -102,14 +102,20 @@ type Env struct {
 	Log  *slog.Logger
 }
 
+// SettingsFile is a file in the data folder for what the owner said of the
+// machine when it joined; it goes with the identity.
+const SettingsFile = state.SettingsFile
+
 // Errors that end Run or refuse to start it. Their texts say what to do.
 var (
 	// ErrNotEnrolled: the data folder holds no identity.
 	ErrNotEnrolled = state.ErrNotEnrolled
-	// ErrIdentityLost: the key is there but not the name it is enrolled under.
+	// ErrIdentityLost: the key is there but not what it is enrolled under.
 	ErrIdentityLost = state.ErrIdentityLost
 	// ErrBusy: another agent uses the data folder.
 	ErrBusy = state.ErrBusy
+	// ErrTokenSpent: the hub does not take the join token.
+	ErrTokenSpent = errors.New("the join token is used up, expired or revoked: make a fresh one with `offpeak token join` on the hub's side")
 	// ErrRemoved: the hub does not know the node any more.
 	ErrRemoved = errors.New("the hub removed this node: run `offpeak agent leave`, then `offpeak agent join TOKEN` with a fresh token")
 	// ErrEnrolled: the machine is a node already.

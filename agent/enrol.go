@@ -19,8 +19,8 @@ import (
 
 // Join enrols this machine with a join token and returns its name. The key is
 // made here and never leaves; joining again with a key that the hub knows gives
-// the same node back. It returns ErrEnrolled, ErrBusy, ErrUnauthenticated for a
-// token that is used up or expired, or why no hub could be reached.
+// the same node back. It returns ErrEnrolled, ErrBusy, ErrTokenSpent, or why no
+// hub could be reached.
 func Join(ctx context.Context, cfg Config, env Env, token wire.JoinToken, name string) (string, error) {
 	cfg.Times = cfg.Times.withDefaults()
 	f, err := state.Open(cfg.Data, env.Log)
@@ -74,6 +74,9 @@ func Join(ctx context.Context, cfg Config, env Env, token wire.JoinToken, name s
 				id.Hubs = hubs
 			}
 			return id.Name, f.SaveIdentity(id)
+		}
+		if errors.Is(err, offpeak.ErrUnauthenticated) {
+			err = ErrTokenSpent
 		}
 		errs = append(errs, fmt.Errorf("enrol at %s: %w", hub, err))
 		if !errors.Is(err, offpeak.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {

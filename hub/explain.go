@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"offpeak"
 	"offpeak/placement"
@@ -59,36 +60,91 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 func (h *Hub) waiting(j *offpeak.Job, e *placement.Explanation, nodes, ahead int, quota bool) string {
 	switch {
 	case j.NotBefore != nil && j.NotBefore.After(h.env.Now()):
-		return fmt.Sprintf("It pauses until %s after its last attempt ended (%s).", j.NotBefore.UTC().Format("15:04:05"), j.Reason)
+		return fmt.Sprintf("It pauses until %s UTC, since an attempt ended so: %s It is tried again by itself then.", j.NotBefore.UTC().Format(time.TimeOnly), sentence(j))
 	case quota:
-		return "Its account has as many running jobs as its quota allows: it goes on when one ends."
+		return "Its account has as many running jobs as its quota allows: it goes on when one ends, or when an admin raises the quota (`offpeak account quota --running`)."
 	case nodes == 0:
 		return "No node has joined yet: make a join token with `offpeak token join` and run `offpeak agent join TOKEN`."
 	case e.Fits > 0:
 		return fmt.Sprintf("%s fit it now and %s ahead of it: it is matched in a moment.", count(e.Fits, "node"), count(ahead, "job"))
 	case e.Could > 0:
-		s := fmt.Sprintf("No node is free for it now; %s could run it later (%s).", count(e.Could, "node"), nearest(e, false))
+		s := fmt.Sprintf("No node is free for it now; %s could run it later.", count(e.Could, "node"))
 		if ahead > 0 {
 			s += fmt.Sprintf(" %s ahead of it.", count(ahead, "job"))
 		}
-		return s
+		return s + remedies(e, false)
 	default:
 		none := fmt.Sprintf("None of %s can", count(nodes, "node"))
 		if nodes == 1 {
 			none = "The only node can't"
 		}
-		return fmt.Sprintf("%s ever run it as it is: %s. Change what it asks for, or add a node that has it.", none, nearest(e, true))
+		return none + " ever run it as it is." + remedies(e, true)
 	}
 }
 
-// nearest names the cause that most nodes share, of the lasting kind or not.
-func nearest(e *placement.Explanation, lasting bool) string {
+// explainCauses is the most causes that a summary names.
+const explainCauses = 3
+
+// remedies names the causes that most nodes share, of the lasting kind or not,
+// each with what lifts it.
+func remedies(e *placement.Explanation, lasting bool) (s string) {
+	named := 0
 	for _, c := range e.Causes {
-		if c.Nearest.Lasting() == lasting {
-			return fmt.Sprintf("%s, on %s", c.Nearest, count(c.Nodes, "node"))
+		if c.Nearest.Lasting() == lasting && named < explainCauses {
+			named++
+			s += fmt.Sprintf(" On %s %s. %s", count(c.Nodes, "node"), c.Nearest, remedy(c.Nearest))
 		}
 	}
-	return "no node is near"
+	return s
+}
+
+// remedy says what a person can do about a reason.
+func remedy(r offpeak.Reason) string {
+	switch r.Code {
+	case offpeak.FitDriver:
+		return "Submit it for another --driver, or add a node that has this one."
+	case offpeak.FitOS:
+		return "Submit it without --os, or add a node with that system."
+	case offpeak.FitArch:
+		return "Submit it without --arch, or add a node of that architecture."
+	case offpeak.FitLabel:
+		return "Submit it with another --where, or start a node's agent with that --label or --region."
+	case offpeak.FitTrust:
+		return "Submit it with --trust any, or add a node of your own."
+	case offpeak.FitStranger:
+		return "Build it for --driver wasm, add a node of your own account, or ask the node's owner to start the agent with --accept any."
+	case offpeak.FitPrice:
+		return "Submit it with a higher --max-price."
+	case offpeak.FitVRAM:
+		return "Submit it with less --vram, or add a node with such GPUs."
+	case offpeak.FitGPU:
+		return "Submit it with other --gpus, --gpu-vendor or --gpu-model, or add a node with such GPUs."
+	case offpeak.FitCPU:
+		return "Submit it with less --cpu, or add a larger node."
+	case offpeak.FitMemory:
+		return "Submit it with less --memory, or add a larger node."
+	case offpeak.FitDisk:
+		return "Submit it with less --disk, or add a larger node."
+	case offpeak.FitOffline:
+		return "See that the machine runs and its agent too (`offpeak agent`)."
+	case offpeak.FitDraining, offpeak.FitClosed:
+		return "`offpeak nodes open NODE` lets it take work again."
+	case offpeak.FitInUse:
+		return "It takes work again when its owner lets it: `offpeak agent status` there says what for, `offpeak agent resume` ends a pause."
+	case offpeak.FitBusyGPU, offpeak.FitBusyCPU, offpeak.FitBusyMemory, offpeak.FitBusyDisk:
+		return "Other jobs hold it: wait for one to end, or submit it asking for less."
+	case offpeak.FitFence:
+		return "An earlier attempt failed there, so other nodes come first."
+	}
+	return ""
+}
+
+// sentence says why the last attempt of a job ended.
+func sentence(j *offpeak.Job) string {
+	if end, known := offpeak.EndOf(j.Reason); known {
+		return end.Sentence
+	}
+	return string(j.Reason) + "."
 }
 
 func count(n int, what string) string {

@@ -36,7 +36,7 @@ func (h *Hub) submit(ctx context.Context, op store.Op, account offpeak.AccountID
 	defer done()
 	j, err := h.env.Store.Submit(ctx, op, store.NewJob{ID: offpeak.JobID(id), Account: account, Spec: spec, RetryOf: retryOf})
 	if err != nil {
-		return offpeak.Job{}, fmt.Errorf("submit: %w", h.failed(err))
+		return offpeak.Job{}, h.failed(err)
 	}
 	h.metrics.submitted.Inc()
 	if j.State == offpeak.JobQueued {
@@ -70,7 +70,7 @@ func (h *Hub) Cancel(ctx context.Context, op store.Op, account offpeak.AccountID
 	defer done()
 	c, err := h.env.Store.Cancel(ctx, op, account, job, "")
 	if err != nil {
-		return offpeak.Job{}, fmt.Errorf("cancel job %s: %w", job, h.failed(err))
+		return offpeak.Job{}, h.failed(err)
 	}
 	h.apply(c)
 	return c.Job, nil

@@ -332,7 +332,7 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 	defer done()
 	n, changes, err := h.env.Store.SetIntent(ctx, op, account, node, in.Intent, in.Stop)
 	if err != nil {
-		return offpeak.Node{}, fmt.Errorf("set intent of %s: %w", node, h.failed(err))
+		return offpeak.Node{}, h.failed(err)
 	}
 	h.changedNode(node, func(f *placement.Fleet) { f.SetIntent(node, n.Intent) })
 	h.apply(changes...)
@@ -346,7 +346,7 @@ func (h *Hub) RemoveNode(ctx context.Context, op store.Op, account offpeak.Accou
 	defer done()
 	changes, err := h.env.Store.RemoveNode(ctx, op, account, node)
 	if err != nil {
-		return fmt.Errorf("remove node %s: %w", node, h.failed(err))
+		return h.failed(err)
 	}
 	h.access.Forget(node)
 	h.apply(changes...)

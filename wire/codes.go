@@ -115,6 +115,9 @@ func (p *Problem) Unwrap() error {
 	case http.StatusRequestEntityTooLarge:
 		return offpeak.ErrTooLarge
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+		if p.Code == "" {
+			return nil // whoever answered is no hub: what was sent may be right
+		}
 		return offpeak.ErrInvalid
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return offpeak.ErrUnavailable

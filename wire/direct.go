@@ -85,16 +85,22 @@ func (d *Direct) Raw(ctx context.Context, method, path string, op offpeak.OpID, 
 		if err := untrusted(d.Base, err); err != nil {
 			return nil, err
 		}
-		return nil, fmt.Errorf("%s %s: no answer: %w", method, path, errors.Join(offpeak.ErrUnavailable, err))
+		if asked, ok := errors.AsType[*url.Error](err); ok {
+			err = asked.Err // without the address and its parameters, twice
+		}
+		return nil, fmt.Errorf("no answer from %s: %w: %w", d.Base, offpeak.ErrUnavailable, err)
 	}
 	if resp.StatusCode < 400 {
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	p := &Problem{Title: resp.Status}
+	p := &Problem{}
 	data, _ := io.ReadAll(io.LimitReader(resp.Body, int64(MaxBody)))
 	_ = json.Unmarshal(data, p)
 	p.Status = resp.StatusCode
+	if p.Title == "" {
+		p.Title, p.Detail, p.Next = resp.Status, d.Base+" answers as no hub does: "+resp.Status, "See that the address is a hub's, with https:// where the hub serves TLS: it prints its address when it starts."
+	}
 	return nil, p
 }
 

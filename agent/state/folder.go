@@ -77,11 +77,16 @@ func Open(path string, log *slog.Logger) (Folder, error) {
 var (
 	// ErrNotEnrolled: the data folder holds no identity.
 	ErrNotEnrolled = errors.New("this machine is not enrolled: run `offpeak agent join TOKEN` with a token from your hub")
-	// ErrIdentityLost: the key is there but not the name it is enrolled under.
-	ErrIdentityLost = errors.New("the node's identity file is damaged but its key is there: run `offpeak agent join TOKEN` with a fresh token to be the same node again")
+	// ErrIdentityLost: the key is there but not what it is enrolled under: joining
+	// failed, or the file was damaged.
+	ErrIdentityLost = errors.New("this machine has a node's key but is not enrolled with it: run `offpeak agent join TOKEN` with a fresh token; a node that was enrolled before is the same one again")
 	// ErrBusy: another agent uses the data folder.
 	ErrBusy = errors.New("another agent uses this data folder: stop it, or choose another --data")
 )
+
+// SettingsFile is what the owner said of the machine when it joined, kept beside
+// the identity by whoever reads the flags and forgotten with it.
+const SettingsFile = "settings.yaml"
 
 // The names inside a lease's folder and its job's.
 const (
@@ -416,7 +421,7 @@ func (f Folder) Socket() (path string, done func(), err error) {
 // Forget removes the identity.
 func (f Folder) Forget() error {
 	var errs []error
-	for _, name := range []string{"node.json", "node.key", "orders.json"} {
+	for _, name := range []string{"node.json", "node.key", "orders.json", SettingsFile} {
 		if err := os.Remove(f.At(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

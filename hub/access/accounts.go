@@ -27,7 +27,7 @@ func (c *Control) CreateAccount(ctx context.Context, op store.Op, in wire.NewAcc
 		ID: offpeak.AccountID(id), Name: in.Name, Quota: in.Quota, CreatedAt: c.env.Now(),
 	})
 	if err != nil {
-		return offpeak.Account{}, fmt.Errorf("create account: %w", err)
+		return offpeak.Account{}, err
 	}
 	c.env.Wrote()
 	return a, nil
@@ -40,7 +40,7 @@ func (c *Control) SetQuota(ctx context.Context, op store.Op, account offpeak.Acc
 	}
 	a, err := c.env.Store.SetQuota(ctx, op, account, q)
 	if err != nil {
-		return offpeak.Account{}, fmt.Errorf("set quota of %s: %w", account, err)
+		return offpeak.Account{}, err
 	}
 	c.env.Wrote()
 	return a, nil
@@ -102,7 +102,7 @@ func (c *Control) RemoveMember(ctx context.Context, op store.Op, account offpeak
 	err := c.env.Store.RemoveMember(ctx, op, account, m)
 	c.cache.drop(func(t *offpeak.Token) bool { return t.Member == m })
 	if err != nil {
-		return fmt.Errorf("remove member %s: %w", m, err)
+		return err
 	}
 	c.env.Wrote()
 	return nil

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"offpeak"
@@ -49,6 +50,18 @@ func Grants(by offpeak.Role) []offpeak.Role {
 	return nil
 }
 
+// list names roles for people.
+func list(roles []offpeak.Role) string {
+	if len(roles) == 0 {
+		return "no role"
+	}
+	words := make([]string, len(roles))
+	for i, r := range roles {
+		words[i] = string(r)
+	}
+	return strings.Join(words, ", ")
+}
+
 // checkRole refuses a role that nobody hands out, or that by may not. join
 // admits the role of join tokens.
 func checkRole(by, role offpeak.Role, join bool) error {
@@ -57,10 +70,10 @@ func checkRole(by, role offpeak.Role, join bool) error {
 		all = slices.DeleteFunc(all, func(r offpeak.Role) bool { return r == offpeak.RoleJoin })
 	}
 	if !slices.Contains(all, role) {
-		return &offpeak.FieldError{Field: "role", Value: string(role), Rule: fmt.Sprintf("is one of %v", all)}
+		return &offpeak.FieldError{Field: "role", Value: string(role), Rule: "is one of " + list(all)}
 	}
 	if may := Grants(by); !slices.Contains(may, role) {
-		return fmt.Errorf("the role %s can hand out the roles %v, not %s: %w", by, may, role, offpeak.ErrForbidden)
+		return fmt.Errorf("the role %s can hand out %s, not %s: %w", by, list(may), role, offpeak.ErrForbidden)
 	}
 	return nil
 }
@@ -116,7 +129,7 @@ func (c *Control) CreateToken(ctx context.Context, op store.Op, in wire.NewToken
 	}
 	stored, err := c.env.Store.CreateToken(ctx, op, t)
 	if err != nil {
-		return wire.CreatedToken{}, fmt.Errorf("create token: %w", err)
+		return wire.CreatedToken{}, err
 	}
 	c.env.Wrote()
 	if stored.ID != t.ID {
@@ -142,7 +155,7 @@ func (c *Control) RevokeToken(ctx context.Context, op store.Op, account offpeak.
 			return fmt.Errorf("revoke token %s: %w", id, offpeak.ErrNotFound)
 		}
 		if may := Grants(op.Actor.Role); !slices.Contains(may, t.Role) {
-			return fmt.Errorf("the role %s can revoke tokens with the roles %v, not %s: %w", op.Actor.Role, may, t.Role, offpeak.ErrForbidden)
+			return fmt.Errorf("the role %s can revoke tokens of %s, not of %s: %w", op.Actor.Role, list(may), t.Role, offpeak.ErrForbidden)
 		}
 	}
 	ctx, done := settling(ctx)
@@ -151,7 +164,7 @@ func (c *Control) RevokeToken(ctx context.Context, op store.Op, account offpeak.
 	// Also after an error whose outcome is unknown.
 	c.cache.drop(func(t *offpeak.Token) bool { return t.ID == id })
 	if err != nil {
-		return fmt.Errorf("revoke token %s: %w", id, err)
+		return err
 	}
 	c.env.Wrote()
 	return nil

@@ -82,9 +82,9 @@ func executable(path string) error {
 	case err != nil:
 		return err
 	case info.IsDir():
-		return fmt.Errorf("%s is a folder", path)
+		return fmt.Errorf("%s is a folder", filepath.Base(path))
 	case info.Mode()&0o111 == 0:
-		return fmt.Errorf("%s is not executable; chmod +x it before submitting", path)
+		return fmt.Errorf("%s is not executable; chmod +x it before submitting", filepath.Base(path))
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent"
+	"offpeak/cmd/offpeak/cli/remote"
 	"offpeak/internal/local"
 	"offpeak/wire"
 )
@@ -109,8 +110,19 @@ func (o *agentOptions) prepare(cmd *cobra.Command, env Env) (agent.Config, agent
 	if err := configure(cmd.Flags(), o.config, filepath.Join(local.Home(env.Getenv), "agent.yaml"), env.Getenv); err != nil {
 		return agent.Config{}, agent.Env{}, err
 	}
+	// What was said when the machine joined holds where nothing else is said.
+	if kept := filepath.Join(o.data, agent.SettingsFile); exists(kept) {
+		if err := configure(cmd.Flags(), kept, "", func(string) string { return "" }); err != nil {
+			return agent.Config{}, agent.Env{}, err
+		}
+	}
 	if o.warm < 0 || o.warm > 64 {
 		return agent.Config{}, agent.Env{}, badInput("--warm: %d: is 0 to 64", o.warm)
+	}
+	for _, hub := range o.hubs {
+		if err := remote.CheckAddress("--hub", hub); err != nil {
+			return agent.Config{}, agent.Env{}, err
+		}
 	}
 	if err := o.machine.validate(); err != nil {
 		return agent.Config{}, agent.Env{}, err
@@ -216,11 +228,15 @@ func newAgentJoin(env Env) *cobra.Command {
 		Short: "Enrol this machine as a node",
 		Long: `Join enrols this machine with a token from "offpeak token join". The token works
 once; it holds the hub's addresses and key. Beside a hub of the same user on this
-machine no token is needed. The key that the node is known by is made here.`,
+machine no token is needed. The key that the node is known by is made here.
+
+What flags say of the machine here (--cpu, --memory, --disk, --gpus, --label,
+--region, --accept) holds for "offpeak agent run" too, unless that says else.`,
 		Example: `  offpeak agent join offpeak_join_… --name attic --label room=attic`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.data = cmd.Flag("data").Value.String()
+			said := o.machine.said(cmd.Flags())
 			var token wire.JoinToken
 			if len(args) > 0 {
 				var err error
@@ -239,6 +255,9 @@ machine no token is needed. The key that the node is known by is made here.`,
 					return err
 				}
 			} else if _, err := agent.Join(cmd.Context(), cfg, world, token, o.name); err != nil {
+				return err
+			}
+			if err := keepSettings(cfg.Data, said); err != nil {
 				return err
 			}
 			st, err := agent.Offline(cfg.Data)

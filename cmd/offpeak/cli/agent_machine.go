@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
 	"offpeak"
@@ -25,6 +27,7 @@ import (
 	"offpeak/agent/hardware"
 	"offpeak/agent/supervisor"
 	"offpeak/agent/warm"
+	"offpeak/cmd/offpeak/cli/remote"
 	"offpeak/wire"
 )
 
@@ -47,6 +50,48 @@ func (m *machine) flags(f *pflag.FlagSet) {
 	f.StringToStringVar(&m.labels, "label", nil, "labels that jobs may ask for, as `key=value`")
 	f.StringVar(&m.accept, "accept", "own", "whose process jobs to run: own, those of the node's account, or any; wasm jobs are fenced and run for all")
 	f.StringVar(&m.region, "region", "", "where the machine is, for example eu-west")
+}
+
+// said is which of these flags were given, with their values.
+func (m *machine) said(flags *pflag.FlagSet) map[string]string {
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	new(machine).flags(own)
+	out := map[string]string{}
+	flags.Visit(func(f *pflag.Flag) {
+		if own.Lookup(f.Name) == nil {
+			return
+		}
+		text := f.Value.String()
+		if f.Value.Type() == "stringToString" {
+			text = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
+		}
+		out[f.Name] = text
+	})
+	return out
+}
+
+// keepSettings writes down what was said of the machine when it joined.
+func keepSettings(data string, said map[string]string) error {
+	path := filepath.Join(data, agent.SettingsFile)
+	if len(said) == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove settings: %w", err)
+		}
+		return nil
+	}
+	text, err := yaml.Marshal(said)
+	if err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	if err := remote.WritePrivate(path, text); err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func (m *machine) validate() error {

@@ -26,6 +26,9 @@ func newAgentStatus(env Env, data *string) *cobra.Command {
 		Long:  `Status asks the agent that runs here, or says what is known of the node while none does.`,
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := tableOrJSON(format); err != nil {
+				return err
+			}
 			st, err := agent.Tell(cmd.Context(), *data, agent.OrderStatus, 0)
 			if errors.Is(err, agent.ErrNotRunning) {
 				if st, err = agent.Offline(*data); errors.Is(err, agent.ErrNotEnrolled) || errors.Is(err, agent.ErrIdentityLost) {
@@ -55,6 +58,9 @@ func newAgentOrder(env Env, data *string, order agent.Order, short, long string)
 			if lasting < 0 {
 				return badInput("--for: %v: is not negative", lasting)
 			}
+			if err := tableOrJSON(format); err != nil {
+				return err
+			}
 			ctx, restore := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer restore()
 			st, err := agent.Tell(ctx, *data, order, lasting)
@@ -63,7 +69,10 @@ func newAgentOrder(env Env, data *string, order agent.Order, short, long string)
 					st, err = agent.Offline(*data)
 				}
 			}
-			if order == agent.OrderLeave && (err == nil || errors.Is(err, agent.ErrNotEnrolled)) {
+			if order == agent.OrderLeave && errors.Is(err, agent.ErrNotEnrolled) {
+				err = nil
+			}
+			if order == agent.OrderLeave && err == nil && format == "table" {
 				_, err = fmt.Fprintln(env.Stdout, "This machine left the grid. Its identity is removed.")
 				return err
 			}
@@ -98,14 +107,10 @@ func orderOffline(cmd *cobra.Command, env Env, data string, order agent.Order, l
 }
 
 func showStatus(env Env, format string, st agent.Status) error {
-	switch format {
-	case "json":
+	if format == "json" {
 		e := json.NewEncoder(env.Stdout)
 		e.SetIndent("", "  ")
 		return e.Encode(st)
-	case "table":
-	default:
-		return badInput("--format: %q: is table or json", format)
 	}
 	t := tabwriter.NewWriter(env.Stdout, 0, 8, 2, ' ', 0)
 	row := func(name, text string) { fmt.Fprintf(t, "%s\t%s\n", name, text) }

@@ -29,16 +29,16 @@ var update = flag.Bool("update", false, "write golden files")
 // TestMain lets the test binary be offpeak itself, for scripts and where
 // OFFPEAK_TEST_MAIN is set, so that hubs in tests are real processes.
 func TestMain(m *testing.M) {
+	// An agent starts this binary again as a supervisor.
+	if len(os.Args) > 1 && os.Args[1] == "supervise" {
+		os.Exit(supervisor.Main(os.Args[2:]))
+	}
 	if os.Getenv("OFFPEAK_TEST_MAIN") == "1" {
 		os.Exit(Main(context.Background(), os.Args[1:], Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: "1.2.3-test"}))
 	}
 	env := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
 	testscript.Main(m, map[string]func(){
 		"offpeak": func() {
-			// An agent starts this binary again as a supervisor.
-			if len(os.Args) > 1 && os.Args[1] == "supervise" {
-				os.Exit(supervisor.Main(os.Args[2:]))
-			}
 			os.Exit(Main(context.Background(), os.Args[1:], env))
 		},
 		// offpeak-login logs in to the hub of the local file as a context.

@@ -18,6 +18,9 @@ import (
 	"github.com/lmittmann/tint"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+
+	"offpeak"
+	"offpeak/cmd/offpeak/cli/world"
 )
 
 // envPrefix stands before the name of a flag in the environment:
@@ -80,6 +83,9 @@ func configure(flags *pflag.FlagSet, path, fallback string, getenv func(string) 
 			where := envName(key)
 			if getenv(where) == "" && slices.Contains(inFile, key) {
 				where = path + ": " + key
+			}
+			if rule, ok := errors.AsType[*offpeak.FieldError](world.FlagError(err)); ok {
+				return world.Refuse(&offpeak.FieldError{Field: where, Value: rule.Value, Rule: rule.Rule})
 			}
 			return badInput("%s: %w", where, err)
 		}

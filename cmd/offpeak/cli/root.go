@@ -47,7 +47,7 @@ func New(env Env) *cobra.Command {
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return world.Refuse(err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return world.Refuse(world.FlagError(err)) })
 	root.AddGroup(
 		&cobra.Group{ID: "jobs", Title: "Jobs:"},
 		&cobra.Group{ID: "grid", Title: "The grid and who you are there:"},

@@ -43,6 +43,14 @@ func newVersion(env Env) *cobra.Command {
 	return cmd
 }
 
+// tableOrJSON refuses other values of --format, before anything is done.
+func tableOrJSON(format string) error {
+	if format != "table" && format != "json" {
+		return badInput("--format: %q: is table or json", format)
+	}
+	return nil
+}
+
 // badInput is an error that ends the process with exit code 2.
 func badInput(format string, args ...any) error { return world.BadInput(format, args...) }
 

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -91,12 +90,12 @@ func changes(before, now picture, node func(offpeak.NodeID) string, checkpoint f
 			}
 		}
 		if l.Stop != "" && was.Stop == "" && !l.State.Terminal() {
-			sentence, _ := render.Ended(l.Stop, "", nil, "")
+			sentence := render.Ended(l.Stop, "", nil, "")
 			say("attempt %d: must leave %s: %s", l.Attempt, node(l.Node), sentence)
 		}
 		newest := l.Attempt == now.job.Attempt
 		if l.State.Terminal() && !was.State.Terminal() && (!newest || !now.job.State.Terminal()) {
-			sentence, _ := render.Ended(l.Reason, l.Detail, l.ExitCode, l.Signal)
+			sentence := render.Ended(l.Reason, l.Detail, l.ExitCode, l.Signal)
 			say("attempt %d: ended on %s: %s", l.Attempt, node(l.Node), sentence)
 			if newest && now.job.State == offpeak.JobQueued {
 				say("queued again")
@@ -231,14 +230,19 @@ func (f *Follower) why(ctx context.Context) string {
 func (f *Follower) look(ctx context.Context, jobOnly bool) (p picture, err error) {
 	err = f.hub.Call(ctx, remote.Following, func(ctx context.Context, d *wire.Direct) error {
 		var list wire.List[offpeak.Lease]
+		var err error
 		if !jobOnly {
-			var err error
 			if list, err = d.Attempts(ctx, f.job); err != nil {
 				return err
 			}
 		}
 		// The job is asked for last: it is never older than its attempts.
 		job, err := d.Job(ctx, f.job)
+		if err == nil && !jobOnly && job.State.Terminal() {
+			// It may have ended in between: what an attempt did is told before
+			// the end, so it must be known by now.
+			list, err = d.Attempts(ctx, f.job)
+		}
 		p = picture{job, list.Items}
 		return err
 	})
@@ -264,10 +268,10 @@ func (f *Follower) tell(ctx context.Context, before, now picture) {
 
 // End says how the job ended.
 func (f *Follower) End(job offpeak.Job) {
-	sentence, next := render.Ended(job.Reason, job.Detail, job.ExitCode, job.Signal)
+	sentence := render.Ended(job.Reason, job.Detail, job.ExitCode, job.Signal)
 	f.note(string(job.State) + ": " + sentence)
-	if next != "" && job.State == offpeak.JobFailed {
-		fmt.Fprintln(f.env.Stderr, "next: "+render.Safe(strings.ReplaceAll(next, "JOB", string(job.ID))))
+	if next := render.Next(job); next != "" && job.State == offpeak.JobFailed {
+		fmt.Fprintln(f.env.Stderr, "next: "+render.Safe(next))
 	}
 }
 

@@ -69,6 +69,9 @@ func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave con
 				leave(&world.ExitError{Code: ExitCancelled})
 				return
 			case count == 2:
+				if asking {
+					fmt.Fprintln(f.env.Stderr) // the question stays as it is
+				}
 				cancel()
 			case world.Terminal(f.env.Stdin) && world.Terminal(f.env.Stderr):
 				asking = true
@@ -91,6 +94,7 @@ func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave con
 				cancel()
 			default:
 				count = 0
+				f.note("going on")
 			}
 		}
 	}

@@ -72,7 +72,7 @@ func (s *Flags) Bind(cmd *cobra.Command) {
 	f.StringVar(&s.trust, "trust", "", "`floor` of trust in the node: any, validated or own (default any)")
 	duration := func(v *offpeak.Duration, name, help string) { f.Var((*Duration)(v), name, help) }
 	duration(&s.timeLimit, "time-limit", "how long an attempt may run (default 24h)")
-	duration(&s.prepareLimit, "prepare-limit", "how long fetching inputs and restoring may take (default 15m)")
+	duration(&s.prepareLimit, "prepare-limit", "how long fetching inputs and restoring may take, and storing outputs at the end (default 15m)")
 	f.IntVar(&s.retries, "retries", 0, "tries `n` after failures of the job's own; lost nodes do not count (default 0)")
 	f.StringVar(&s.checkpointDir, "checkpoint-dir", "", "`folder` in the job's folder where checkpoints appear (default checkpoints)")
 	duration(&s.checkpointEvery, "checkpoint-every", "how often a new checkpoint is stored (default 1m)")

@@ -27,7 +27,7 @@ func newAccount(env world.Env) *cobra.Command {
 		RunE: help,
 	}
 	cmd.AddCommand(newAccountCreate(env), newAccountLs(env), newAccountInvite(env), newAccountMembers(env), newRemoveMember(env), newAccountQuota(env))
-	return (&client{env: env}).command(cmd)
+	return strict(cmd)
 }
 
 // account finds the account that a person named; "" is their own, which they may

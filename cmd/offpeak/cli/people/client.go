@@ -21,7 +21,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"offpeak"
 	"offpeak/cmd/offpeak/cli/follow"
@@ -59,17 +58,7 @@ func (c *client) command(cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVarP(&c.output, "format", "o", "table", "print `table`, json or name")
 	f.StringVar(&c.context, "context", "", "use the context of this `name` (see offpeak context ls)")
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return world.Refuse(flagError(err)) })
-	check := cmd.Args
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if check == nil {
-			return nil
-		}
-		if err := check(cmd, args); err != nil {
-			return world.Refuse(world.Hint(err, "Read `"+cmd.CommandPath()+" --help`."))
-		}
-		return nil
-	}
+	strict(cmd)
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !slices.Contains([]string{"table", "json", "name"}, c.output) {
@@ -89,14 +78,20 @@ func (c *client) command(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// flagError names the flag and the rule where the value's type has one.
-func flagError(err error) error {
-	var bad *pflag.InvalidValueError
-	var rule *offpeak.ValueError
-	if errors.As(err, &bad) && errors.As(err, &rule) {
-		return &offpeak.FieldError{Field: "--" + bad.GetFlag().Name, Value: rule.Value, Rule: rule.Rule}
+// strict marks wrong flags and arguments of a command as bad input.
+func strict(cmd *cobra.Command) *cobra.Command {
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return world.Refuse(world.FlagError(err)) })
+	check := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if check == nil {
+			return nil
+		}
+		if err := check(cmd, args); err != nil {
+			return world.Refuse(world.Hint(err, "Read `"+cmd.CommandPath()+" --help`."))
+		}
+		return nil
 	}
-	return err
+	return cmd
 }
 
 // configFolder holds what a person has set: $OFFPEAK_HOME, else offpeak in the

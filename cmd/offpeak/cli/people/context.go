@@ -25,7 +25,7 @@ the hub that runs on this machine under your name.`,
 		RunE: help,
 	}
 	cmd.AddCommand(newContextLs(env), newContextUse(env), newContextRm(env))
-	return (&client{env: env}).command(cmd)
+	return strict(cmd)
 }
 
 func newContextLs(env world.Env) *cobra.Command {

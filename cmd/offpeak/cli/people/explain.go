@@ -51,9 +51,6 @@ func explain(t *render.Table, e wire.Explanation, now time.Time) {
 	if e.NotBefore != nil && e.NotBefore.After(now) {
 		t.Line("It pauses for another " + render.Span(e.NotBefore.Sub(now)) + " after a failure.")
 	}
-	if e.Ahead > 0 {
-		t.Line(fmt.Sprintf("Matched before it: %d queued jobs.", e.Ahead))
-	}
 	if len(e.Causes) > 0 {
 		t.Line("")
 		t.Row("NODES", "FAIL FIRST BY", "WANTED", "NEAREST HAS")

@@ -40,13 +40,13 @@ The context is kept in a file that only you can read.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t := remote.Target{Name: c.context, Hubs: args, Fingerprint: fingerprint}
+			if _, err := remote.New(remote.Config{Target: t}); err != nil {
+				return world.Refuse(err)
+			}
 			if u, err := url.Parse(args[0]); t.Name == "" && err == nil {
 				t.Name = u.Hostname()
 			}
 			if err := offpeak.ValidName("--context", t.Name); err != nil {
-				return world.Refuse(err)
-			}
-			if _, err := remote.New(remote.Config{Target: t}); err != nil {
 				return world.Refuse(err)
 			}
 			var err error

@@ -82,9 +82,16 @@ func nodeState(n offpeak.Node) string {
 		words = append(words, string(n.Intent))
 	}
 	if n.Availability == offpeak.NodeInUse {
-		words = append(words, strings.TrimSpace("in use "+strings.ReplaceAll(string(n.Why), "_", " ")))
+		words = append(words, inUse(n.Why))
 	}
 	return strings.Join(words, ", ")
+}
+
+func inUse(why offpeak.EndReason) string {
+	if why == "" {
+		return "in use"
+	}
+	return "in use (" + strings.ReplaceAll(string(why), "_", " ") + ")"
 }
 
 func newNodesShow(env world.Env) *cobra.Command {

@@ -81,11 +81,11 @@ func (v shown) table(t *render.Table, now time.Time, node func(offpeak.NodeID) s
 	field("Name", j.Spec.Name)
 	field("State", string(j.State))
 	if j.Reason != "" {
-		sentence, next := render.Ended(j.Reason, j.Detail, j.ExitCode, j.Signal)
+		sentence := render.Ended(j.Reason, j.Detail, j.ExitCode, j.Signal)
 		field("Why", sentence)
 		field("Reason", string(j.Reason))
 		if j.State.Terminal() {
-			field("Next", nextStep(j, next))
+			field("Next", render.Next(j))
 		}
 	}
 	if j.NotBefore != nil && j.NotBefore.After(now) && !j.State.Terminal() {
@@ -110,7 +110,7 @@ func (v shown) table(t *render.Table, now time.Time, node func(offpeak.NodeID) s
 		for _, l := range v.Attempts {
 			why := "-"
 			if l.Reason != "" {
-				why, _ = render.Ended(l.Reason, l.Detail, l.ExitCode, l.Signal)
+				why = render.Ended(l.Reason, l.Detail, l.ExitCode, l.Signal)
 			}
 			state := string(l.State)
 			if l.Frozen {
@@ -137,15 +137,6 @@ func cores(milli int64) string {
 		return "1 core"
 	}
 	return render.Cores(milli) + " cores"
-}
-
-// nextStep is what can be done about an ended job, ready to be pasted: what the
-// table of ends says, else that it can be handed in again.
-func nextStep(j offpeak.Job, next string) string {
-	if next == "" && j.State != offpeak.JobSucceeded {
-		next = "`offpeak retry JOB` hands it in again; it goes on from its newest checkpoint."
-	}
-	return strings.ReplaceAll(next, " JOB`", " "+string(j.ID)+"`")
 }
 
 // asks prints requirements in a line.

@@ -29,7 +29,7 @@ token lets one machine become a node.`,
 		RunE: help,
 	}
 	cmd.AddCommand(newTokenCreate(env), newTokenJoin(env), newTokenLs(env), newTokenRevoke(env))
-	return (&client{env: env}).command(cmd)
+	return strict(cmd)
 }
 
 // help prints a command's help; it is what commands do that only have others below them.

@@ -53,7 +53,7 @@ jobs go on.
 			}
 			err = c.print(wire.List[offpeak.Job]{Items: jobs}, ids(jobs, func(j offpeak.Job) offpeak.JobID { return j.ID }), func(t *render.Table) {
 				for _, j := range jobs {
-					sentence, _ := render.Ended(j.Reason, j.Detail, j.ExitCode, j.Signal)
+					sentence := render.Ended(j.Reason, j.Detail, j.ExitCode, j.Signal)
 					t.Row(string(j.ID), string(j.State), sentence)
 				}
 			})

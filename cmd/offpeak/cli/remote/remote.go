@@ -85,7 +85,7 @@ func New(cfg Config) (*Hub, error) {
 	client := wire.Client(pin)
 	h := &Hub{cfg: cfg}
 	for _, base := range cfg.Target.Hubs {
-		if err := checkAddress(base); err != nil {
+		if err := CheckAddress("URL", base); err != nil {
 			return nil, err
 		}
 		h.directs = append(h.directs, &wire.Direct{Client: client, Base: base, Token: cfg.Target.Token, Agent: cfg.Agent})
@@ -205,7 +205,7 @@ func (h *Hub) retry(ctx context.Context, patience Patience, f func(answered func
 		}
 		if !noted && time.Since(silent) >= h.cfg.Quiet {
 			noted = true
-			h.cfg.Note("the hub does not answer (" + err.Error() + "); trying again")
+			h.cfg.Note(err.Error() + "; trying again")
 		}
 	}))
 	return err

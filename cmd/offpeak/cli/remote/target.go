@@ -123,9 +123,10 @@ func (c *Contexts) Remove(name string) bool {
 	return false
 }
 
-// checkAddress refuses addresses that would send a token in the clear.
-func checkAddress(base string) error {
-	bad := func(rule string) error { return &offpeak.FieldError{Field: "hub", Value: base, Rule: rule} }
+// CheckAddress refuses what is no address of a hub, and addresses that would
+// send a token in the clear. field is where it stands.
+func CheckAddress(field, base string) error {
+	bad := func(rule string) error { return &offpeak.FieldError{Field: field, Value: base, Rule: rule} }
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return bad("is an address like https://hub.example:7070")

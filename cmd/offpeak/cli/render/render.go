@@ -176,7 +176,7 @@ func Cores(milli int64) string {
 }
 
 // Ended says in a sentence why an attempt or a job ended, with what is known of it.
-func Ended(reason offpeak.EndReason, detail string, exit *int, signal string) (sentence, next string) {
+func Ended(reason offpeak.EndReason, detail string, exit *int, signal string) string {
 	end, known := offpeak.EndOf(reason)
 	if !known {
 		end.Sentence = string(reason)
@@ -191,11 +191,22 @@ func Ended(reason offpeak.EndReason, detail string, exit *int, signal string) (s
 	if detail != "" {
 		facts = append(facts, detail)
 	}
-	sentence = end.Sentence
+	sentence := end.Sentence
 	if len(facts) > 0 {
 		sentence = strings.TrimSuffix(sentence, ".") + " (" + strings.Join(facts, "; ") + ")."
 	}
-	return sentence, end.Next
+	return sentence
+}
+
+// Next is what can be done about an ended job, ready to be pasted: what the
+// table of ends says, else that it can be handed in again.
+func Next(j offpeak.Job) string {
+	end, _ := offpeak.EndOf(j.Reason)
+	next := end.Next
+	if next == "" && j.State != offpeak.JobSucceeded {
+		next = "`offpeak retry JOB` hands it in again; it goes on from its newest checkpoint."
+	}
+	return strings.ReplaceAll(next, " JOB`", " "+string(j.ID)+"`")
 }
 
 // Argv prints an argument vector so that its arguments can be told apart.

@@ -59,6 +59,8 @@ func nextStep(err error, problem *wire.Problem) string {
 		return "If the hub has a new key, ask its operator for the fingerprint (the hub prints it when it starts) and log in again: `offpeak login URL --fingerprint …`. Else trust nothing at this address."
 	case errors.As(err, &untrusted):
 		return "If the hub signs its own certificate, pin its key: `offpeak login URL --fingerprint …`; the hub prints the fingerprint when it starts."
+	case errors.Is(err, offpeak.ErrNotFound):
+		return "See that it is written right and that you are who you mean to be (`offpeak whoami`): what belongs to another account is not found either."
 	case errors.Is(err, offpeak.ErrUnavailable) || errors.As(err, &gaveUp):
 		return "See that the hub runs and its address is right (`offpeak context ls`)."
 	}

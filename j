@@ -1,0 +1,1 @@
+job_01m8vmb743epva7w8sspfst9f5
