@@ -106,13 +106,13 @@ func (h *Hub) tailEvents(ctx context.Context) error {
 	defer ticker.Stop()
 	settle := time.NewTimer(0)
 	<-settle.C
-	var read time.Time // by the monotonic clock, for the pace alone
+	var read time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-h.tail.wake:
-			settle.Reset(max(settleEvents, eventsPace-time.Since(read)))
+			settle.Reset(min(max(settleEvents, eventsPace-h.env.Now().Sub(read)), eventsPace))
 			select {
 			case <-ctx.Done():
 				return nil
@@ -120,7 +120,7 @@ func (h *Hub) tailEvents(ctx context.Context) error {
 			}
 		case <-ticker.C:
 		}
-		read = time.Now()
+		read = h.env.Now()
 		for full := true; full && ctx.Err() == nil; {
 			h.tail.mu.Lock()
 			after := h.tail.last
