@@ -173,8 +173,9 @@ type Leases interface {
 	//     offers are never extended;
 	//   - an accepted lease that the agent does not hold although the beat was
 	//     composed after it had accepted (other incarnation, or a greater
-	//     sequence; of a Taken one only another incarnation shows it) ends as
-	//     node_restarted.
+	//     sequence) ends as node_restarted;
+	//   - a Taken lease of another incarnation, which the agent never spoke of,
+	//     ends as offer_lapsed.
 	// An older or repeated beat changes nothing and is answered all the same.
 	Beat(ctx context.Context, beats []Beat) ([]BeatResult, error)
 	// Report applies one report of an agent about a lease: see Report for what
@@ -191,8 +192,9 @@ type Leases interface {
 	// with nothing, and is refused as stale. A lease in an earlier state is
 	// ErrConflict, an ended one a *StaleLeaseError.
 	Abandon(ctx context.Context, lease offpeak.LeaseID, reason offpeak.EndReason) (Change, error)
-	// Expire ends at most limit live leases whose expiry is not after asOf:
-	// offers as offer_lapsed, others as node_lost. Guarded by state, attempt, id
+	// Expire ends at most limit live leases whose expiry is not after asOf: offers,
+	// and Taken leases that the agent never spoke of, as offer_lapsed, others as
+	// node_lost. Guarded by state, attempt, id
 	// and expiry, so that any number of monitors may call it at once. asOf is a
 	// moment of the store's time at which the caller knew that it was listening:
 	// leases that ran out later may have done so only because the caller itself
@@ -243,7 +245,7 @@ type Assignment struct {
 	// Checkpoints are what the attempt may resume from, newest first, at most 2.
 	Checkpoints []offpeak.Checkpoint
 	// Taken says that the lease was made as Claim.Taken says, for the agent that
-	// the node has now, which has not said since that it runs.
+	// the node has now, which has not spoken of it yet.
 	Taken bool
 }
 

@@ -88,12 +88,23 @@ func (s *Store) beat(t *verb, b store.Beat) (store.BeatResult, error) {
 		case l.State == offpeak.LeaseOffered:
 			out.Live = append(out.Live, l.Lease)
 		case has:
+			if l.unheard() {
+				l.acceptedSeq = b.Seq
+				if err := t.must(`UPDATE leases SET accepted_seq = $1 WHERE id = $2 AND accepted_seq = $3`, b.Seq, string(l.ID), int64(takenSeq)); err != nil {
+					return out, err
+				}
+			}
 			if err := t.extend(l, h, b.Grant, oneWay); err != nil {
 				return out, err
 			}
 			out.Live = append(out.Live, l.Lease)
 		case l.acceptedIncarnation != b.Incarnation || b.Seq > l.acceptedSeq:
-			c, err := s.endNow(t, l, ending{reason: offpeak.EndNodeRestarted})
+			reason := offpeak.EndNodeRestarted
+			if l.unheard() {
+				// Nothing was begun, and nobody is left who could: it lapses here.
+				reason, l.ExpiresAt = offpeak.EndOfferLapsed, t.now
+			}
+			c, err := s.endNow(t, l, ending{reason: reason})
 			if err != nil {
 				return out, err
 			}

@@ -260,7 +260,7 @@ func (s *Store) Assignments(ctx context.Context, id offpeak.NodeID) (int64, []st
 			return h, err
 		}
 		for _, l := range live {
-			a := store.Assignment{Lease: l.Lease, Taken: l.State == offpeak.LeasePreparing && l.acceptedSeq == takenSeq && l.acceptedIncarnation == incarnation}
+			a := store.Assignment{Lease: l.Lease, Taken: l.unheard() && l.acceptedIncarnation == incarnation}
 			if a.Spec, err = s.spec(t, l.spec); err != nil {
 				return h, err
 			}
@@ -354,7 +354,7 @@ func (s *Store) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.
 		var out []store.Change
 		for _, l := range list {
 			reason := offpeak.EndNodeLost
-			if l.State == offpeak.LeaseOffered {
+			if l.State == offpeak.LeaseOffered || l.unheard() {
 				reason = offpeak.EndOfferLapsed
 			}
 			c, err := s.endNow(t, l, ending{reason: reason})

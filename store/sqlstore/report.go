@@ -94,6 +94,9 @@ func (s *Store) report(t *verb, r store.Report) (store.Change, error) {
 		}
 	}
 	l.incarnation, l.Seq = r.Incarnation, r.Seq
+	if l.unheard() {
+		l.acceptedIncarnation, l.acceptedSeq = r.Incarnation, r.Seq
+	}
 	if r.Restored != 0 {
 		l.Restored = r.Restored
 	}

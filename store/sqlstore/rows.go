@@ -111,9 +111,15 @@ func avoidToo(s string, node offpeak.NodeID) string {
 	return strings.Join(parts[max(0, len(parts)-most):], " ")
 }
 
-// takenSeq is the accepted sequence of a lease that was taken ahead: no beat of
-// the same incarnation is known to be composed after its agent heard of it.
+// takenSeq is the accepted sequence of a lease that was taken ahead, until a
+// report or beat shows that its agent has heard of it: no beat of the same
+// incarnation is known to be composed after that.
 const takenSeq = math.MaxInt64
+
+// unheard says that the lease was taken ahead and its agent may not know of it.
+func (l *lease) unheard() bool {
+	return l.State == offpeak.LeasePreparing && l.acceptedSeq == takenSeq
+}
 
 // lease is a lease with what the store keeps beside it.
 type lease struct {

@@ -122,6 +122,7 @@ func taken(t *testing.T, g *grid) {
 	}
 	g.clock.Advance(time.Second)
 	g.beat(n.ID, store.Held{Lease: next.ID})
+	shown(false)
 	if got := g.lease(next.Job, next.ID); !got.ExpiresAt.After(next.ExpiresAt) {
 		t.Errorf("expires at %s though it is held", got.ExpiresAt)
 	}
@@ -129,7 +130,6 @@ func taken(t *testing.T, g *grid) {
 	if c := g.report(g.reportOf(next, store.ReportRunning)); c.Job.State != offpeak.JobRunning {
 		t.Errorf("running = %+v", c.Job)
 	}
-	shown(false)
 	next = hand(next, inc)
 	r := g.reportOf(next, store.ReportEnded)
 	r.Reason = offpeak.EndDeclined
@@ -137,8 +137,32 @@ func taken(t *testing.T, g *grid) {
 		t.Errorf("declined = %+v %+v", c.Job, c.Lease)
 	}
 
+	// Once it was spoken of, in a report or a beat, a beat without it ends it.
+	l = g.claim(g.submit(spec()).ID, 1, n.ID)
+	g.accept(l)
+	for what, speak := range map[string]func(offpeak.Lease){
+		"a report": func(l offpeak.Lease) { g.report(g.reportOf(l, store.ReportRunning)) },
+		"a beat":   func(l offpeak.Lease) { g.beat(n.ID, store.Held{Lease: l.ID}) },
+	} {
+		next = hand(l, inc)
+		speak(next)
+		shown(false)
+		if out := g.beat(n.ID); len(out.Changes) != 1 || out.Changes[0].Lease.Reason != offpeak.EndNodeRestarted {
+			t.Errorf("a beat that lacks it, after %s = %+v", what, out)
+		}
+		l = g.claim(g.submit(spec()).ID, 1, n.ID)
+		g.accept(l)
+	}
+	// One of which the agent never spoke lapses like an offer.
+	next = hand(l, inc)
+	g.clock.Advance(timeout + time.Second)
+	if out, err := g.Expire(ctx, g.clock.Now(), 10); err != nil || len(out) != 1 || out[0].Lease.ID != next.ID || out[0].Lease.Reason != offpeak.EndOfferLapsed {
+		t.Errorf("Expire = %+v, %v", out, err)
+	}
+	g.beat(n.ID)
+
 	// An agent that is not the node's any more has taken nothing.
-	_, l = n, g.claim(g.submit(spec()).ID, 1, n.ID)
+	l = g.claim(g.submit(spec()).ID, 1, n.ID)
 	g.accept(l)
 	if next = hand(l, "another"); next.State != offpeak.LeaseOffered {
 		t.Errorf("taken by another incarnation it is %s", next.State)
@@ -151,7 +175,7 @@ func taken(t *testing.T, g *grid) {
 	}
 	shown(false)
 	out := g.beats(store.Beat{Node: n.ID, Incarnation: "next", Seq: 1, Availability: offpeak.NodeAvailable, Grant: timeout})
-	if len(out.Changes) != 1 || out.Changes[0].Lease.ID != next.ID || out.Changes[0].Lease.Reason != offpeak.EndNodeRestarted {
+	if len(out.Changes) != 1 || out.Changes[0].Lease.ID != next.ID || out.Changes[0].Lease.Reason != offpeak.EndOfferLapsed {
 		t.Errorf("the first beat of the next agent = %+v", out)
 	}
 }
