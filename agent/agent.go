@@ -274,6 +274,7 @@ func (a *Agent) report(ctx context.Context, r wire.Report) <-chan error {
 		a.picture.step(a.env.Boot(), told{r.Lease})
 	case kindEnded:
 		a.picture.step(a.env.Boot(), ending{r.Lease})
+		r.Takes = !a.closing && a.picture.takes(a.env.Boot())
 	}
 	return a.outbox.Post(ctx, r)
 }

@@ -99,6 +99,64 @@ func TestCheckpointsAndOutputsAreStored(t *testing.T) {
 	w.noLeaseFolders()
 }
 
+// TestSupervisorThatForgetsNothing: one that an agent of an older version started
+// serves no second job, and is no obstacle to it.
+func TestSupervisorThatForgetsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.sups.stubborn = true
+	w.script("job", func(*fakeJob) supervisor.Exit { return completed() })
+	w.join()
+	w.run()
+	for _, id := range []offpeak.LeaseID{"lease_1", "lease_2", "lease_3"} {
+		w.hub.offer(id, work("job"))
+		if got := w.hub.ended(id); got.end.Reason != offpeak.EndCompleted {
+			t.Errorf("%s: end = %+v", id, got.end)
+		}
+		w.noLeaseFolders()
+	}
+}
+
+// A machine's clock may be set back in the middle of a job, or behind that of the
+// machine a checkpoint was restored from: what came after what is stored is the
+// newest, whatever the times of the files say.
+func TestCheckpointsAfterTheClockWasSetBack(t *testing.T) {
+	w := newWorld(t)
+	stored := make(chan struct{})
+	save := func(j *fakeJob, name string, back time.Duration) {
+		dir := j.env["OFFPEAK_CHECKPOINT_DIR"]
+		part, at := filepath.Join(dir, name+".part"), time.Now().Add(-back)
+		_ = os.WriteFile(part, []byte(name), 0o600)
+		_ = os.Chtimes(part, at, at)
+		_ = os.Rename(part, filepath.Join(dir, name))
+	}
+	w.script("train", func(j *fakeJob) supervisor.Exit {
+		save(j, "first", 0)
+		<-stored
+		save(j, "second", time.Hour)
+		<-stored
+		save(j, "last", 2*time.Hour)
+		return completed()
+	})
+	w.join()
+	w.run()
+	task := work("train")
+	task.Task.Checkpoint.Every = offpeak.Duration(time.Millisecond)
+	w.hub.offer("lease_1", task)
+	names := []string{"first", "second", "last"}
+	for n := 1; n < len(names); n++ {
+		w.hub.wait("checkpoint "+names[n-1], func() bool { return len(w.hub.leases["lease_1"].checks) == n })
+		stored <- struct{}{}
+	}
+	var got []string
+	for _, c := range w.hub.ended("lease_1").checks {
+		got = append(got, c.Name)
+	}
+	if !slices.Equal(got, names) {
+		t.Errorf("stored %q, want %q", got, names)
+	}
+	w.noLeaseFolders()
+}
+
 func TestEndsThatAreNotTheJobsSuccess(t *testing.T) {
 	one := 3
 	tests := map[string]struct {

@@ -11,6 +11,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/link"
+	"offpeak/agent/state"
 	"offpeak/agent/supervisor"
 	"offpeak/agent/transfer"
 	"offpeak/agent/warm"
@@ -53,6 +54,7 @@ type attempt struct {
 
 	slot     warm.Slot
 	restored int64
+	folder   *state.Lease
 	data     *transfer.Lease
 	// logs and saved are nil before the job is started.
 	logs  *transfer.Logs
@@ -77,12 +79,12 @@ type adoption struct {
 
 func (a *Agent) newAttempt(d wire.Desired) *attempt {
 	t := &attempt{
-		a: a, Desired: d,
+		a: a, Desired: d, folder: a.folder.Hold(d.Lease),
 		stops: make(chan offpeak.EndReason, 1), grants: make(chan supervisor.Lease, 1),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(a.ctx)
 	t.data = &transfer.Lease{
-		ID: d.Lease, Attempt: d.Attempt, Folder: a.folder, Link: a.link, Bound: a.cfg.Times.Blob,
+		ID: d.Lease, Attempt: d.Attempt, Folder: t.folder, Link: a.link, Bound: a.cfg.Times.Blob,
 		Boot: a.env.Boot, Pause: a.pause, Note: a.note, Log: a.env.Log.With("job", d.Job, "attempt", d.Attempt, "lease", d.Lease),
 		Ran:   func() offpeak.Millis { _, ran := t.meter(a.env.Boot()); return ran },
 		Stale: func() { t.cancel(errDropped) },
@@ -135,6 +137,7 @@ func (t *attempt) saw(st supervisor.Status) (more bool) {
 // run takes the lease all its way. Whatever happens, the folder and the
 // supervisor are cleared away, unless the agent only lets go of a running job.
 func (t *attempt) run() {
+	defer t.folder.Close()
 	end, err := t.live()
 	if err == nil {
 		err = t.finish(end)
@@ -161,13 +164,13 @@ func (t *attempt) run() {
 	default:
 		// Without its journal the lease is over for the next agent too, so the
 		// supervisor's name is free for another.
-		t.a.folder.Settle(t.Lease)
-		if t.slot.Sup != nil {
-			t.a.pool.Give(t.ctx, t.slot)
+		t.folder.Settle()
+		if t.slot.Sup != nil { // and its job has exited
+			t.a.pool.Give(t.ctx, t.slot, t.Lease)
 		}
 	}
 	t.a.apply(done{t.Lease})
-	t.a.folder.Retire(t.Lease)
+	t.folder.Retire()
 }
 
 func (t *attempt) phase() supervisor.Phase {
@@ -205,10 +208,20 @@ func (t *attempt) live() (wire.Report, error) {
 		t.a.apply(diskFull{t.a.env.Boot() + t.a.cfg.Times.DiskPause})
 		return wire.Report{Reason: offpeak.EndDeclined, Detail: fmt.Sprintf("%s free on the node's disk, %s wanted", free, t.Work.Resources.Disk)}, nil
 	}
-	if err := t.await(t.a.report(t.ctx, t.report(kindAccepted))); err != nil {
-		return wire.Report{}, err
+	// The folder is laid out while the acceptance is on its way, unless the lease
+	// was taken ahead. It is all that is done before the hub has it: nothing is
+	// fetched, begun or started.
+	var accepted <-chan error
+	if t.State == offpeak.LeaseOffered {
+		accepted = t.a.report(t.ctx, t.report(kindAccepted))
 	}
-	if err := t.prepare(); err != nil {
+	laid := t.layOut()
+	if accepted != nil {
+		if err := t.await(accepted); err != nil {
+			return wire.Report{}, err
+		}
+	}
+	if err := t.prepare(laid); err != nil {
 		if t.ctx.Err() != nil || errors.Is(err, offpeak.ErrStaleLease) {
 			return wire.Report{}, err
 		}
@@ -273,7 +286,7 @@ func (t *attempt) resume() (wire.Report, error) {
 // orphaned says how a job ended whose supervisor is gone: as the supervisor
 // wrote down, else it died with it.
 func (t *attempt) orphaned() wire.Report {
-	data, err := t.a.folder.ReadResult(t.Lease, supervisor.StatusFile)
+	data, err := t.folder.Read(supervisor.StatusFile)
 	var st supervisor.Status
 	if err == nil && json.Unmarshal(data, &st) == nil && st.Phase == supervisor.Exited && st.Exit != nil && st.Lease == t.Lease {
 		t.saw(st)

@@ -2,6 +2,9 @@ package agent
 
 import (
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,7 +64,11 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("%d blobs were fetched for an input that does not fit", n)
 		}
 	})
-	w.hub.wait("available again", func() bool { return w.hub.beats[len(w.hub.beats)-1].Availability == offpeak.NodeAvailable })
+	// The last beat may be from before the decline: it is in use for a while first.
+	inUse := func(hb wire.Heartbeat) bool { return hb.Availability == offpeak.NodeInUse }
+	w.hub.wait("available again", func() bool {
+		return slices.ContainsFunc(w.hub.beats, inUse) && !inUse(w.hub.beats[len(w.hub.beats)-1])
+	})
 
 	// A job fills the disk, and stays or fails of it: the disk limit is the reason.
 	for id, command := range map[offpeak.LeaseID]string{"lease_2": "dd if=/dev/zero of=f bs=1M; sleep 60", "lease_3": "dd if=/dev/zero of=f bs=1M"} {
@@ -90,6 +97,60 @@ func TestFullDisk(t *testing.T) {
 	}
 	if _, err := Tell(t.Context(), w.cfg.Data, OrderPause, 0); err != nil {
 		t.Errorf("keep an order: %v", err)
+	}
+}
+
+// TestDiskThatFillsInACheckpoint: the node's disk is full when a job is half-way
+// through a checkpoint. The half is not stored, the job hears of its end though
+// there is no room for the notice, and the next attempt has the whole one before.
+func TestDiskThatFillsInACheckpoint(t *testing.T) {
+	t.Parallel()
+	w := smallDisk(t)
+	w.env.Free = func(string) (offpeak.Bytes, error) { return offpeak.TiB, nil }
+	w.join()
+	w.run()
+	eventually(t, "connected", func() bool { return w.status().Connected })
+	atFirst := freeOf(t, w)
+	task := work("/bin/sh")
+	task.Task.Command = []string{"/bin/sh", "-c", `trap 'echo told; exit 9' TERM; cd "$OFFPEAK_CHECKPOINT_DIR"
+		echo whole >1.part && mv 1.part 1
+		until [ -e "$GO" ]; do sleep 0.02; done
+		dd if=/dev/zero of=2.part bs=64k 2>/dev/null || echo full; while :; do sleep 0.02; done`}
+	gate := filepath.Join(t.TempDir(), "go")
+	task.Task.Env = map[string]string{"GO": gate}
+	task.Task.Checkpoint.Every = offpeak.Duration(10 * time.Millisecond)
+	task.Resources.Disk = 60 * offpeak.MiB
+	// Somebody else fills the rest: the job stays below its own limit.
+	if err := os.WriteFile(filepath.Join(w.cfg.Data, "others"), make([]byte, 20*offpeak.MiB), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.hub.offer("lease_1", task)
+	w.hub.wait("the whole checkpoint", func() bool { return len(w.hub.leases["lease_1"].checks) == 1 })
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a full disk", func() bool { return freeOf(t, w) < 64*offpeak.KiB })
+	beats := 0
+	w.hub.with(func() { beats = len(w.hub.beats) })
+	w.hub.wait("heartbeats", func() bool { return len(w.hub.beats) > beats+3 })
+	w.hub.stop("lease_1", offpeak.EndDrained)
+	got := w.hub.ended("lease_1")
+	if got.end.Reason != offpeak.EndDrained || got.end.ExitCode == nil || *got.end.ExitCode != 9 {
+		t.Errorf("end = %+v", got.end)
+	}
+	if len(got.checks) != 1 || got.checks[0].Name != "1" {
+		t.Errorf("checkpoints = %+v", got.checks)
+	}
+	w.noLeaseFolders()
+	if free := freeOf(t, w); free < atFirst-21*offpeak.MiB {
+		t.Errorf("%s free, %s before, 20 MiB are others'", free, atFirst)
+	}
+	again := work("/bin/sh")
+	again.Task.Command = []string{"/bin/sh", "-c", `cat "$OFFPEAK_CHECKPOINT_DIR/1"`}
+	again.Checkpoints = []offpeak.Checkpoint{{ID: 1, Name: "1", Tree: got.checks[0].Tree}}
+	w.hub.offer("lease_2", again)
+	if got := w.hub.ended("lease_2"); got.end.Reason != offpeak.EndCompleted || string(got.logs["stdout"]) != "whole\n" {
+		t.Errorf("end = %+v, log %q", got.end, got.logs["stdout"])
 	}
 }
 

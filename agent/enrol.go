@@ -69,7 +69,7 @@ func Join(ctx context.Context, cfg Config, env Env, token wire.JoinToken, name s
 		out, err := d.Enrol(once, in)
 		cancel()
 		if err == nil {
-			id := link.Identity{Node: out.Node, Account: out.Account, Name: out.Name, Hubs: out.Hubs, Fingerprint: token.Fingerprint}
+			id := link.Identity{Node: out.Node, Account: out.Account, Name: out.Name, Hubs: out.Hubs, Fingerprint: token.Fingerprint, Generation: out.Generation}
 			if len(id.Hubs) == 0 {
 				id.Hubs = hubs
 			}

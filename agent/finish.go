@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"time"
 
 	"offpeak"
 	"offpeak/agent/link"
@@ -27,9 +28,14 @@ func (t *attempt) finish(end wire.Report) error {
 	return t.send(&r)
 }
 
-// keepResult makes sure that the job's result outlives this agent for as long
-// as the hub does not have it. The supervisor holds it and writes it down after
-// a moment; one that dies before leaves that to the agent.
+// keepAfter is how long the hub has to take an end before the job's result is
+// written down as well: two file operations cost as much as starting a process.
+const keepAfter = 50 * time.Millisecond
+
+// keepResult makes sure that the job's result outlives this agent and the
+// supervisor for as long as the hub does not have it. The supervisor holds it,
+// and writes it down when this agent is gone; when the supervisor is, or the hub
+// takes long, the agent does.
 func (t *attempt) keepResult() (stop func()) {
 	if t.slot.Sup == nil {
 		return func() {}
@@ -38,18 +44,19 @@ func (t *attempt) keepResult() (stop func()) {
 	updates := t.slot.Sup.Updates()
 	go func() {
 		defer close(gone)
-		for {
+		late := time.NewTimer(keepAfter)
+		defer late.Stop()
+		for alive := true; alive; {
 			select {
-			case _, ok := <-updates:
-				if ok {
-					continue
-				}
-				if err := supervisor.KeepStatus(t.a.folder.Lease(t.Lease), t.last()); err != nil {
-					t.data.Log.Warn("keep the result of a job whose supervisor is gone", "error", err)
-				}
+			case _, alive = <-updates:
+			case <-late.C:
+				alive = false
 			case <-done:
+				return
 			}
-			return
+		}
+		if err := supervisor.KeepStatus(t.folder.Path(), t.last()); err != nil {
+			t.data.Log.Warn("keep the result of a job", "error", err)
 		}
 	}()
 	return func() { close(done); <-gone }

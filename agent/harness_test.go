@@ -57,6 +57,8 @@ type fakeSupervisors struct {
 	byDir   map[string]*fakeSupervisor
 	scripts map[string]script // by command name
 	started int
+	// stubborn ones never forget a job, as those of an older binary.
+	stubborn bool
 }
 
 func newFakeSupervisors(t testing.TB) *fakeSupervisors {
@@ -168,6 +170,9 @@ func (s *fakeSupervisor) Do(_ context.Context, r supervisor.Request) (supervisor
 	}
 	switch {
 	case r.Start != nil:
+		if s.status.Phase == supervisor.Exited && s.status.Lease == r.Start.Forget && !s.pool.stubborn {
+			s.status, s.job, s.killing = supervisor.Status{Phase: supervisor.Idle, Fence: "fake"}, nil, sync.Once{}
+		}
 		if s.status.Phase != supervisor.Idle {
 			return s.status, &supervisor.RefusedError{Why: "not idle"}
 		}
@@ -181,8 +186,6 @@ func (s *fakeSupervisor) Do(_ context.Context, r supervisor.Request) (supervisor
 		}
 	case r.Kill != nil:
 		s.kill()
-	case r.Reset != nil:
-		s.status, s.job, s.killing = supervisor.Status{Phase: supervisor.Idle, Fence: "fake"}, nil, sync.Once{}
 	}
 	return s.status, nil
 }
@@ -359,6 +362,9 @@ func (w *world) run() *running {
 		select {
 		case err := <-r.done:
 			r.done <- err
+			if err != nil {
+				w.t.Log("the agent ended:", err)
+			}
 		case <-time.After(10 * time.Second):
 			w.t.Error("the agent does not stop")
 		}

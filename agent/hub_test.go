@@ -173,7 +173,7 @@ func (h *fakeHub) enrol(r *http.Request) (any, error) {
 		return nil, offpeak.ErrUnauthenticated
 	}
 	h.key, h.node = in.Key, "node_1"
-	return wire.Enrolled{Node: h.node, Account: "acct_1", Name: in.Name, Hubs: []string{h.server.URL}}, nil
+	return wire.Enrolled{Node: h.node, Account: "acct_1", Name: in.Name, Hubs: []string{h.server.URL}, Generation: h.gen}, nil
 }
 
 func (h *fakeHub) session(r *http.Request) (any, error) {

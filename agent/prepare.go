@@ -23,8 +23,8 @@ import (
 
 var errPrepare = errors.New("fetching inputs and restoring took longer than the job allows")
 
-// prepare lays out the folder, fetches, restores and starts.
-func (t *attempt) prepare() error {
+// prepare fetches, restores and starts, in the folder if it could be laid out.
+func (t *attempt) prepare(err error) error {
 	ctx, cancel := context.WithCancelCause(t.ctx)
 	ctx, timeout := context.WithTimeoutCause(ctx, t.Work.Limits.Prepare.Std(), errPrepare)
 	defer timeout()
@@ -39,10 +39,8 @@ func (t *attempt) prepare() error {
 		case <-ctx.Done():
 		}
 	}()
-	work, err := t.layOut()
-	if err == nil {
-		defer work.Close()
-		err = t.fetch(ctx, work)
+	if err == nil && (!t.plain() || len(t.Work.Checkpoints) > 0) {
+		err = t.fetch(ctx)
 	}
 	if cause := context.Cause(ctx); cause != nil && err != nil {
 		err = cause
@@ -61,23 +59,25 @@ func (t *attempt) prepare() error {
 
 // layOut makes the attempt's folder. What an input brings lands in an empty one,
 // and a checkpoint folder elsewhere leaves none at the usual place.
-func (t *attempt) layOut() (*os.Root, error) {
-	if t.Work.Task.Input == "" && t.checkpoints() == state.CheckpointDir {
-		return t.a.folder.Lay(t.Lease)
+func (t *attempt) layOut() error {
+	if t.plain() {
+		return t.folder.Lay()
 	}
-	path := filepath.Join(t.a.folder.Lease(t.Lease), state.WorkDir)
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("make job folder: %w", err)
-	}
-	root, err := os.OpenRoot(path)
-	if err != nil {
-		return nil, fmt.Errorf("open job folder: %w", err)
-	}
-	return root, nil
+	return t.folder.Make()
+}
+
+// plain says that the usual empty folders are all that the job needs.
+func (t *attempt) plain() bool {
+	return t.Work.Task.Input == "" && t.checkpoints() == state.CheckpointDir
 }
 
 // fetch brings the input, the job's folders and the newest checkpoint.
-func (t *attempt) fetch(ctx context.Context, work *os.Root) error {
+func (t *attempt) fetch(ctx context.Context) error {
+	work, err := t.folder.Work()
+	if err != nil {
+		return err
+	}
+	defer work.Close()
 	disk := t.Work.Resources.Disk
 	if in := t.Work.Task.Input; in != "" {
 		if err := blob.Unpack(ctx, t.data.Remote(), in, work, blob.UnpackOptions{Limit: disk}); err != nil {
@@ -85,7 +85,7 @@ func (t *attempt) fetch(ctx context.Context, work *os.Root) error {
 		}
 	}
 	dir := t.checkpoints()
-	if t.Work.Task.Input == "" && dir == state.CheckpointDir {
+	if t.plain() {
 		return t.restore(ctx, work, dir) // Lay made all there is
 	}
 	for _, d := range []string{state.OutputDir, filepath.Join(state.OwnDir, "tmp"), dir} {
@@ -138,7 +138,7 @@ func (t *attempt) start() error {
 	if i < 0 {
 		return &driver.StartError{Reason: offpeak.EndNodeError, Detail: "this node has no driver " + strconv.Quote(t.Work.Task.Driver)}
 	}
-	work := filepath.Join(t.a.folder.Lease(t.Lease), state.WorkDir)
+	work := filepath.Join(t.folder.Path(), state.WorkDir)
 	cmd, err := t.a.env.Drivers[i].Command(driver.Task{
 		Task: t.Work.Task, Work: work, Env: t.environment(work),
 		Memory: t.Work.Resources.Memory, Cache: t.a.folder.At("cache"),
@@ -155,9 +155,10 @@ func (t *attempt) start() error {
 			t.a.pool.Drop(t.ctx, t.slot)
 			t.slot = warm.Slot{}
 		}
-		// One that was kept ready may have died since; whatever it began died
-		// with it.
-		if tries <= 1 || !errors.Is(err, supervisor.ErrGone) || t.ctx.Err() != nil {
+		// One that was kept ready may have died since, and whatever it began with
+		// it; or it refuses, having been started by an older version.
+		_, refused := errors.AsType[*supervisor.RefusedError](err)
+		if tries <= 1 || !refused && !errors.Is(err, supervisor.ErrGone) || t.ctx.Err() != nil {
 			return fmt.Errorf("start job: %w", err)
 		}
 	}
@@ -174,7 +175,7 @@ func (t *attempt) startOn(cmd driver.Command) (err error) {
 	if t.slot, err = t.a.pool.Take(t.ctx); err != nil {
 		return err
 	}
-	if err := t.a.folder.Begin(state.Journal{
+	if err := t.folder.Begin(state.Journal{
 		Lease: t.Lease, Job: t.Job, Attempt: t.Attempt, Work: *t.Work, Restored: t.restored, Supervisor: t.slot.Name,
 	}); err != nil {
 		return err
@@ -191,7 +192,7 @@ func (t *attempt) startOn(cmd driver.Command) (err error) {
 		res.CPU, res.Memory, lim.Processes = 0, 0, 0
 	}
 	_, err = t.do(supervisor.Request{Start: &supervisor.Start{
-		Lease: t.Lease, Command: cmd, Folder: t.a.folder.Lease(t.Lease), NoticePath: filepath.Join(cmd.Dir, state.OwnDir, "notice.json"),
+		Lease: t.Lease, Forget: t.slot.Last, Command: cmd, Folder: t.folder.Path(), NoticePath: filepath.Join(cmd.Dir, state.OwnDir, "notice.json"),
 		Limits: supervisor.Limits{CPU: res.CPU, Memory: res.Memory, Disk: res.Disk, Processes: lim.Processes, Log: lim.Log, Time: lim.Time.Std()},
 		Grace:  t.Work.Task.Grace.Std(), KeepFrozen: lim.KeepFrozen.Std(), Deadline: deadline,
 	}})

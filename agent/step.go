@@ -71,7 +71,7 @@ type action string
 
 // The actions.
 const (
-	// doAccept: begin an attempt by accepting its offer.
+	// doAccept: begin an attempt, by accepting its offer if it is one.
 	doAccept action = "accept"
 	// doDecline: hand an offer back.
 	doDecline action = "decline"
@@ -160,7 +160,7 @@ func (p *picture) sync(now time.Duration, s wire.Sync) (out []effect) {
 				h.stop = d.Stop
 				out = append(out, effect{doStop, d.Lease, d.Stop})
 			}
-		case p.ended[d.Lease] || d.State != offpeak.LeaseOffered || d.Stop != "" || p.conflicted || !state.ValidID(d.Lease):
+		case p.ended[d.Lease] || !begins(&d) || d.Stop != "" || p.conflicted || !state.ValidID(d.Lease):
 			// Done with, or accepted by an agent before this one that kept no
 			// trace of it: the next heartbeat tells the hub that it is not held.
 		case p.why(now) != "":
@@ -168,7 +168,7 @@ func (p *picture) sync(now time.Duration, s wire.Sync) (out []effect) {
 			p.leases[d.Lease] = &held{desired: d, stop: offpeak.EndDeclined}
 			out = append(out, effect{doDecline, d.Lease, offpeak.EndDeclined})
 		default:
-			p.leases[d.Lease] = &held{desired: d}
+			p.leases[d.Lease] = &held{desired: d, told: d.State != offpeak.LeaseOffered}
 			out = append(out, effect{doAccept, d.Lease, ""})
 		}
 	}
@@ -181,6 +181,15 @@ func (p *picture) sync(now time.Duration, s wire.Sync) (out []effect) {
 	maps.DeleteFunc(p.ended, func(id offpeak.LeaseID, _ bool) bool { return !listed[id] })
 	return p.settle(out)
 }
+
+// begins says that a lease which the agent does not hold is its to begin: it is
+// offered, or was taken ahead with an end that this agent reported.
+func begins(d *wire.Desired) bool {
+	return d.State == offpeak.LeaseOffered || d.State == offpeak.LeasePreparing && d.Work != nil
+}
+
+// takes says that the node takes what it is given now, without being asked.
+func (p *picture) takes(now time.Duration) bool { return p.why(now) == "" && !p.conflicted }
 
 func (p *picture) stopAll(reason offpeak.EndReason) (out []effect) {
 	for _, id := range slices.Sorted(maps.Keys(p.leases)) {

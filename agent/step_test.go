@@ -12,13 +12,16 @@ import (
 )
 
 // said is the hub's word: leases as "id", "id!reason" for one asked to stop,
-// "+id" for an offer.
+// "+id" for an offer, "=id" for a lease that was taken ahead.
 func said(revision int64, leases ...string) synced {
 	s := wire.Sync{Revision: revision}
 	for _, l := range leases {
 		d := wire.Desired{State: offpeak.LeaseRunning}
 		if l[0] == '+' {
 			d.State, l = offpeak.LeaseOffered, l[1:]
+		}
+		if l[0] == '=' {
+			d.State, d.Work, l = offpeak.LeasePreparing, &wire.Work{}, l[1:]
 		}
 		for i := range l {
 			if l[i] == '!' {
@@ -45,6 +48,17 @@ func TestStep(t *testing.T) {
 			{said(1, "+a"), nil},
 			{told{"a"}, nil},
 			{said(2, "a"), nil},
+		},
+		"a lease that was taken ahead begins once": {
+			{said(1, "=a"), []effect{accept("a")}},
+			{said(2, "=a"), nil},
+			{done{"a"}, nil},
+			{said(2, "=a"), nil},
+			{said(3), nil},
+		},
+		"what was taken ahead is handed back after a change of mind": {
+			{ordered{state.Orders{Paused: true}}, []effect{{do: doBeat}}},
+			{said(1, "=a"), []effect{{doDecline, "a", offpeak.EndDeclined}}},
 		},
 		"words out of order change nothing": {
 			{said(5, "+a"), []effect{accept("a")}},

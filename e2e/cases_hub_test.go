@@ -118,8 +118,9 @@ func TestCancelOfUnreachableNodeWaitsForExpiry(t *testing.T) {
 	link := g.Link()
 	a := g.StartAgent("far", link.URL())
 	id := g.Submit(g.Counter(1000, 100*time.Millisecond)).ID
-	g.WaitState(id, 20*time.Second, offpeak.JobRunning)
+	running := g.WaitState(id, 20*time.Second, offpeak.JobRunning)
 	waitSteps(t, g, 3)
+	atWork(t, running.Lease)
 	link.Drop(gridtest.ToHub)
 	link.Drop(gridtest.ToAgent)
 	if _, errs, exit := g.CLI("cancel", string(id)); exit != 0 {
@@ -145,12 +146,7 @@ func TestCancelOfUnreachableNodeWaitsForExpiry(t *testing.T) {
 	link.Heal()
 	waitLiveness(t, g, a.Node, offpeak.NodeOnline)
 	waitIdle(t, g, a.Node)
-	gridtest.Eventually(t, 20*time.Second, "the job's processes to be gone", func() error {
-		if left := gridtest.ProcessesNamed(filepath.Join(a.Dir, "leases", string(list.Items[0].ID))); len(left) > 0 {
-			return fmt.Errorf("%v are left", left)
-		}
-		return nil
-	})
+	waitGone(t, list.Items[0].ID)
 }
 
 // Output of failures: what a job wrote is there for every way it can end.
@@ -221,6 +217,7 @@ func TestRestoredHubDropsStaleHolders(t *testing.T) {
 	}
 	after := g.Submit(g.Counter(1000, 100*time.Millisecond)).ID
 	stale := g.WaitState(after, 20*time.Second, offpeak.JobRunning)
+	atWork(t, stale.Lease)
 	leases := map[offpeak.LeaseID]bool{}
 	for _, e := range g.Events() {
 		if e.Type == "lease.offered" {
@@ -239,12 +236,8 @@ func TestRestoredHubDropsStaleHolders(t *testing.T) {
 	if _, err := g.Client.Job(context.Background(), after); !errors.Is(err, offpeak.ErrNotFound) {
 		t.Errorf("the job that came after the backup: %v", err)
 	}
-	gridtest.Eventually(t, 30*time.Second, "the stale holder to drop its job", func() error {
-		if left := gridtest.ProcessesNamed(string(stale.Lease)); len(left) > 0 {
-			return fmt.Errorf("%v are left", left)
-		}
-		return nil
-	})
+	g.Forget(after)
+	waitGone(t, stale.Lease)
 	again := g.Submit(g.Shell("true")).ID
 	for _, id := range []offpeak.JobID{before, again} {
 		g.WaitState(id, 60*time.Second, offpeak.JobSucceeded)

@@ -86,9 +86,7 @@ func TestStaleNodeIsRefused(t *testing.T) {
 	if got, want := g.Log(short, 0, "stdout"), fmt.Sprintln(attemptOf(t, g, short)); got != want {
 		t.Errorf("the accepted attempt said %q, want %q", got, want)
 	}
-	if o := gridtest.Overlap(g.Facts()); o > 0 {
-		t.Errorf("two attempts ran at once for %s", o)
-	}
+	resumed(t, g, long, 50)
 	if n := auditRows(t, g, old[1], "stale"); n == 0 {
 		t.Error("the audit knows of no refusal")
 	}

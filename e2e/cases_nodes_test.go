@@ -22,9 +22,9 @@ func TestTimersAfterSuspend(t *testing.T) {
 	g := gridtest.Start(t, bin)
 	a := g.StartAgent("a", "")
 	before := onlineEvents(t, g, a.Node)
-	a.Signal(syscall.SIGSTOP)
+	a.Sleep()
 	waitLiveness(t, g, a.Node, offpeak.NodeOffline)
-	a.Signal(syscall.SIGCONT)
+	a.Wake()
 	waitLiveness(t, g, a.Node, offpeak.NodeOnline)
 	g.WaitState(g.Submit(g.Shell("true")).ID, 20*time.Second, offpeak.JobSucceeded)
 	steady := time.Now()
@@ -97,6 +97,34 @@ func TestIdentityOutlivesRestarts(t *testing.T) {
 			return nil
 		})
 	}
+	// Installed anew, with nothing left but the key.
+	a.Kill()
+	entries, err := os.ReadDir(a.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Name() != "node.key" {
+			if err := os.RemoveAll(filepath.Join(a.Dir, e.Name())); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	token, errs, exit := g.CLI("token", "join")
+	if exit != 0 {
+		t.Fatalf("make a join token: exit %d: %s", exit, errs)
+	}
+	if _, errs, exit := g.CLI("agent", "--data", a.Dir, "join", strings.TrimSpace(token), "--name", a.Name, "--cpu", "2"); exit != 0 {
+		t.Errorf("join again: exit %d: %s", exit, errs)
+	}
+	before := node(t, g, a.Node).Incarnation
+	a.Start()
+	gridtest.Eventually(t, 20*time.Second, "the installed agent's session", func() error {
+		if n := node(t, g, a.Node); n.Incarnation == before || n.Liveness != offpeak.NodeOnline {
+			return fmt.Errorf("node is %s in session %d of %s", n.Liveness, n.Generation, n.Incarnation)
+		}
+		return nil
+	})
 	nodes, err := g.Client.Nodes(context.Background(), nil)
 	if err != nil || len(nodes.Items) != 1 || nodes.Items[0].ID != a.Node || nodes.Items[0].Capacity.CPU != 2000 {
 		t.Errorf("nodes are %+v, %v", nodes.Items, err)

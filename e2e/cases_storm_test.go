@@ -89,6 +89,95 @@ func TestCancelsAndFinishesAtOnce(t *testing.T) {
 	}
 }
 
+// A herd that comes back at once: a hub that restarts under hundreds of nodes
+// answers each in time, hands each its interval and gives none up.
+func TestHubRestartsUnderManyNodes(t *testing.T) {
+	t.Parallel()
+	const many, interval, timeout = 300, time.Second, 6 * time.Second
+	g := gridtest.Start(t, bin, "--heartbeat", interval.String(), "--timeout", timeout.String())
+	nodes := g.Fleet(many)
+	ctx, stop := context.WithCancel(context.Background())
+	var herd sync.WaitGroup
+	defer herd.Wait()
+	defer stop()
+	var mu sync.Mutex
+	heard := map[offpeak.NodeID]time.Time{} // guarded by mu, as the next
+	var took []time.Duration
+	for i, v := range nodes {
+		herd.Go(func() {
+			pace := time.NewTimer(interval * time.Duration(i) / many)
+			defer pace.Stop()
+			for ctx.Err() == nil {
+				<-pace.C
+				began := time.Now()
+				in, err := v.Beat(ctx)
+				wait := interval
+				switch {
+				case ctx.Err() != nil:
+					return
+				case errors.Is(err, offpeak.ErrUnavailable):
+					wait = interval / 4 // all of them ask again and again
+				case err != nil || in.Interval.Std() != interval:
+					t.Errorf("node %s is handed the interval %s, %v", v.Node, in.Interval.Std(), err)
+					return
+				default:
+					mu.Lock()
+					heard[v.Node] = began
+					took = append(took, time.Since(began))
+					mu.Unlock()
+				}
+				pace.Reset(wait)
+			}
+		})
+	}
+	everyone := func(since time.Time) {
+		t.Helper()
+		gridtest.Eventually(t, 30*time.Second, "every node to be heard", func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			missing := 0
+			for _, v := range nodes {
+				if !heard[v.Node].After(since) {
+					missing++
+				}
+			}
+			if missing > 0 {
+				return fmt.Errorf("%d were not", missing)
+			}
+			return nil
+		})
+	}
+	everyone(time.Time{})
+	g.KillHub()
+	gone := time.Now()
+	gridtest.Eventually(t, 30*time.Second, "half a timeout to pass", func() error {
+		if since := time.Since(gone); since < timeout/2 {
+			return fmt.Errorf("%s so far", since)
+		}
+		return nil
+	})
+	mu.Lock()
+	took = nil
+	mu.Unlock()
+	g.StartHub()
+	everyone(time.Now())
+	// The amnesty of the start is over only after a timeout.
+	everyone(time.Now().Add(timeout))
+	mu.Lock()
+	slices.Sort(took)
+	p99 := took[len(took)*99/100]
+	t.Logf("%d heartbeats since the restart, 99 %% of them took less than %s", len(took), p99)
+	mu.Unlock()
+	if p99 > interval {
+		t.Errorf("one heartbeat in a hundred took more than %s", p99)
+	}
+	for _, e := range g.Events() {
+		if e.Type == "node.offline" {
+			t.Errorf("node %s was given up at %s; the hub was killed at %s", e.Node, e.At, gone)
+		}
+	}
+}
+
 // storm is a fleet that runs jobs until it is told to finish them.
 type storm struct {
 	nodes   []*gridtest.Virtual

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -61,6 +60,7 @@ func TestJobRuns(t *testing.T) {
 // A node is killed in the middle of a job: the job goes on elsewhere from its
 // last stored checkpoint, never before the lease has expired.
 func TestNodeKilled(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	agents := map[offpeak.NodeID]*gridtest.Agent{}
 	for _, name := range []string{"a", "b"} {
@@ -80,13 +80,11 @@ func TestNodeKilled(t *testing.T) {
 	}
 	starts := starts(g.Facts())
 	if len(starts) != 2 || starts[1].Attempt != 2 || starts[1].Step < stored {
-		t.Errorf("starts are %v; checkpoint %d was stored before the kill", starts, stored)
+		t.Fatalf("starts are %v; checkpoint %d was stored before the kill", starts, stored)
 	}
+	resumed(t, g, id, 40)
 	if wait := starts[1].At.Sub(killed); wait < g.Timers.Timeout-2*g.Timers.Heartbeat {
 		t.Errorf("attempt 2 began %s after the kill, before the lease could have expired", wait)
-	}
-	if o := gridtest.Overlap(g.Facts()); o > 0 {
-		t.Errorf("two attempts ran at once for %s", o)
 	}
 	attempts, err := g.Client.Attempts(context.Background(), id)
 	if err != nil || len(attempts.Items) != 2 || attempts.Items[0].Reason != offpeak.EndNodeLost {
@@ -97,6 +95,7 @@ func TestNodeKilled(t *testing.T) {
 // The agent alone is killed: the job goes on under its supervisor and the next
 // agent adopts it. No step is repeated.
 func TestAgentKilledJobAdopted(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	a := g.StartAgent("a", "")
 	id := g.Submit(g.Counter(30, 100*time.Millisecond)).ID
@@ -116,6 +115,7 @@ func TestAgentKilledJobAdopted(t *testing.T) {
 // is dropped, the new one's result counts, and they overlap for two seconds at
 // most.
 func TestNodeSuspended(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	agents := map[offpeak.NodeID]*gridtest.Agent{}
 	for _, name := range []string{"a", "b"} {
@@ -126,7 +126,8 @@ func TestNodeSuspended(t *testing.T) {
 	job := g.WaitState(id, 20*time.Second, offpeak.JobRunning)
 	waitSteps(t, g, 5)
 	slept := agents[job.Node]
-	slept.Signal(syscall.SIGSTOP)
+	slept.Sleep()
+	first := lost(t, g, id, 1)
 	gridtest.Eventually(t, 30*time.Second, "attempt 2 to run", func() error {
 		j, err := g.Client.Job(context.Background(), id)
 		if err != nil || j.Attempt != 2 || j.State != offpeak.JobRunning {
@@ -134,7 +135,7 @@ func TestNodeSuspended(t *testing.T) {
 		}
 		return nil
 	})
-	slept.Signal(syscall.SIGCONT)
+	slept.Wake()
 	job = g.WaitState(id, 40*time.Second, offpeak.JobSucceeded, offpeak.JobFailed)
 	if job.State != offpeak.JobSucceeded || job.Attempt != 2 {
 		t.Errorf("job is %s after attempt %d", job.State, job.Attempt)
@@ -142,6 +143,8 @@ func TestNodeSuspended(t *testing.T) {
 	if o := gridtest.Overlap(g.Facts()); o > 2*time.Second {
 		t.Errorf("two attempts ran at once for %s", o)
 	}
+	resumed(t, g, id, 60)
+	first.untouched(t, g)
 	// The node is back, once, and works again.
 	before := onlineEvents(t, g, slept.Node)
 	if before.offline != 1 || before.online < 1 {
@@ -152,6 +155,7 @@ func TestNodeSuspended(t *testing.T) {
 // The hub is away for three timeouts: jobs freeze and thaw, nobody is expired,
 // no step is repeated.
 func TestHubAway(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	for _, name := range []string{"a", "b"} {
 		g.StartAgent(name, "")
@@ -189,6 +193,7 @@ func TestHubAway(t *testing.T) {
 
 // Whatever a job forks is gone when it is cancelled.
 func TestCancelLeavesNothing(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	g.StartAgent("a", "")
 	marker := "offpeak-survivor-" + filepath.Base(g.Dir)
@@ -213,6 +218,7 @@ func TestCancelLeavesNothing(t *testing.T) {
 
 // Exit codes and signals come through exactly.
 func TestExits(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	g.StartAgent("a", "")
 	for _, c := range []struct {
@@ -260,6 +266,7 @@ func TestExits(t *testing.T) {
 
 // Environment and arguments arrive byte for byte.
 func TestBytesArrive(t *testing.T) {
+	t.Parallel()
 	g := gridtest.Start(t, bin)
 	g.StartAgent("a", "")
 	values := []string{"a b", "k=v=w", `"quoted" 'both'`, "$HOME", "`date`", "line\nbreak", "", strings.Repeat("x", 90_000), "名前 🦊 é"}
@@ -301,13 +308,8 @@ func noStepTwice(t *testing.T, g *gridtest.Grid) {
 
 func wholeLog(t *testing.T, g *gridtest.Grid, id offpeak.JobID, steps int) {
 	t.Helper()
-	var want strings.Builder
-	want.WriteString("attempt 1 from 0\n")
-	for i := range steps {
-		fmt.Fprintf(&want, "step %d\n", i+1)
-	}
-	if got := g.Log(id, 1, "stdout"); got != want.String() {
-		t.Errorf("log of %s is not exact: %d bytes, want %d:\n%s", id, len(got), want.Len(), got)
+	if got, want := g.Log(id, 1, "stdout"), counted(1, 0, steps); got != want {
+		t.Errorf("log of %s is not exact: %d bytes, want %d:\n%s", id, len(got), len(want), got)
 	}
 }
 

@@ -114,6 +114,7 @@ func (h *Hub) overdue(ctx context.Context, now time.Time) {
 // was frozen does not count, so the metered time decides, up to a bound for
 // agents that do not tell it.
 func (h *Hub) judge(ctx context.Context, e *deadline, now time.Time) error {
+	defer h.writes.Begin()()
 	_, held, err := h.env.Store.Assignments(ctx, e.node)
 	if err != nil && !errors.Is(err, offpeak.ErrNotFound) && !errors.Is(err, offpeak.ErrUnknownNode) {
 		return err

@@ -35,10 +35,14 @@ func (h *Hub) dispatch(ctx context.Context) error {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		unread := h.reloadStale(ctx)
+		end := h.writes.Begin()
 		batch, due := h.match(h.env.Now())
 		if len(batch) > 0 {
 			h.wake() // another worker may go on meanwhile
 			h.claim(ctx, batch)
+		}
+		end()
+		if len(batch) > 0 {
 			continue
 		}
 		wait := time.Hour
@@ -87,21 +91,14 @@ func (h *Hub) reloadStale(ctx context.Context) (unread bool) {
 func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	due = h.queue.wake(now.UnixMicro())
-	if len(h.freed) > 0 {
-		h.queue.unpark(h.mayGoOn)
-		clear(h.freed)
+	if h.queue.taken != nil {
+		return nil, time.Time{} // the queue is being read
 	}
+	due = h.queue.wake(now.UnixMicro())
 	for len(batch) < claimBatch {
-		it := h.queue.first()
+		it, best := h.first()
 		if it == nil {
 			break
-		}
-		job := it.placement()
-		best, ok := h.fleet.Best(job)
-		if !ok {
-			h.queue.park(it.class, false)
-			continue
 		}
 		lease, err := h.newLease()
 		if err != nil {
@@ -112,13 +109,33 @@ func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
 		if !h.cfg.NoProcessLock {
 			h.fleet.Hold(best.Node, lease, best.Resources)
 		}
-		batch = append(batch, attempt{it, store.Claim{
-			Job: it.job, Attempt: job.Attempt, Node: best.Node, Lease: lease,
-			Resources: best.Resources, Price: best.Price, OfferFor: h.cfg.Offer,
-			Placement: record(best),
-		}})
+		batch = append(batch, h.attempt(it, best, lease))
 	}
 	return batch, due
+}
+
+// first is the first job in order that fits a node as the picture stands, with
+// the best one. Those before it that fit none are parked.
+func (h *Hub) first() (*item, placement.Candidate) {
+	if len(h.freed) > 0 {
+		h.queue.unpark(h.mayGoOn)
+		clear(h.freed)
+	}
+	for it := h.queue.first(); it != nil; it = h.queue.first() {
+		if best, ok := h.fleet.Best(it.placement()); ok {
+			return it, best
+		}
+		h.queue.park(it.class, false)
+	}
+	return nil, placement.Candidate{}
+}
+
+func (h *Hub) attempt(it *item, best placement.Candidate, lease offpeak.LeaseID) attempt {
+	return attempt{it, store.Claim{
+		Job: it.job, Attempt: it.attempt + 1, Node: best.Node, Lease: lease,
+		Resources: best.Resources, Price: best.Price, OfferFor: h.cfg.Offer,
+		Placement: record(best),
+	}}
 }
 
 // mayGoOn says whether a node that came free may take the class's jobs.
@@ -156,6 +173,11 @@ func (h *Hub) claim(ctx context.Context, batch []attempt) {
 		h.unclaimed(ctx, batch, err)
 		return
 	}
+	h.claimed(ctx, batch, results)
+}
+
+// claimed settles claims whose outcome is known.
+func (h *Hub) claimed(ctx context.Context, batch []attempt, results []store.Claimed) {
 	changes := make([]store.Change, 0, len(results))
 	for i := range results {
 		if a, r := batch[i], &results[i]; r.Err == nil {

@@ -91,9 +91,12 @@ func (h *Hub) startTail(ctx context.Context) error {
 	return nil
 }
 
-// settleEvents is how long the tail waits after a verb rang, so that a busy hub
-// reads the events of many commits at once.
-const settleEvents = 5 * time.Millisecond
+// A busy hub reads the events of many commits at once: the tail waits
+// settleEvents after a verb rang, and eventsPace between two reads.
+const (
+	settleEvents = 5 * time.Millisecond
+	eventsPace   = 25 * time.Millisecond
+)
 
 // tailEvents reads new events as verbs ring, and once a second in case that
 // somebody else wrote.
@@ -103,12 +106,13 @@ func (h *Hub) tailEvents(ctx context.Context) error {
 	defer ticker.Stop()
 	settle := time.NewTimer(0)
 	<-settle.C
+	var read time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-h.tail.wake:
-			settle.Reset(settleEvents)
+			settle.Reset(min(max(settleEvents, eventsPace-h.env.Now().Sub(read)), eventsPace))
 			select {
 			case <-ctx.Done():
 				return nil
@@ -116,6 +120,7 @@ func (h *Hub) tailEvents(ctx context.Context) error {
 			}
 		case <-ticker.C:
 		}
+		read = h.env.Now()
 		for full := true; full && ctx.Err() == nil; {
 			h.tail.mu.Lock()
 			after := h.tail.last

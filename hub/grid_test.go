@@ -320,7 +320,7 @@ func (a *agent) end(d wire.Desired, reason offpeak.EndReason) {
 // eventually waits until something holds.
 func (g *grid) eventually(what string, holds func() bool) {
 	g.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !holds(); {
+	for end := time.Now().Add(time.Minute); !holds(); {
 		if time.Now().After(end) {
 			g.t.Fatalf("never happened: %s", what)
 		}

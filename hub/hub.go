@@ -40,6 +40,7 @@ import (
 	"offpeak/hub/access"
 	"offpeak/hub/bell"
 	"offpeak/hub/data"
+	"offpeak/hub/underway"
 	"offpeak/placement"
 	"offpeak/store"
 	"offpeak/wire"
@@ -158,6 +159,10 @@ type Hub struct {
 	loaded, stopped chan struct{}
 	// stalled says that the hub was not able to hear or to write for a while.
 	stalled atomic.Bool
+	// writes are those under way that the picture does not show yet. Who reads
+	// the store to mend the picture waits for them: what they did would be applied
+	// once more when they come to apply it themselves.
+	writes underway.Work
 
 	nothing []wire.Desired
 }
@@ -270,8 +275,13 @@ const settleFor = 30 * time.Second
 
 // settling is the context of a write that changes the picture too: it goes on
 // when its caller hangs up, since what is committed has to be taken over.
-func settling(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), settleFor)
+func (h *Hub) settling(ctx context.Context) (context.Context, context.CancelFunc) {
+	end := h.writes.Begin()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleFor)
+	return ctx, func() {
+		cancel()
+		end()
+	}
 }
 
 // sleep waits for d and says whether ctx is still alive.

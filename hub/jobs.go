@@ -32,7 +32,7 @@ func (h *Hub) submit(ctx context.Context, op store.Op, account offpeak.AccountID
 	if err != nil {
 		return offpeak.Job{}, err
 	}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	j, err := h.env.Store.Submit(ctx, op, store.NewJob{ID: offpeak.JobID(id), Account: account, Spec: spec, RetryOf: retryOf})
 	if err != nil {
@@ -66,7 +66,7 @@ func (h *Hub) Retry(ctx context.Context, op store.Op, account offpeak.AccountID,
 
 // Cancel cancels a job and tells its node at once.
 func (h *Hub) Cancel(ctx context.Context, op store.Op, account offpeak.AccountID, job offpeak.JobID) (offpeak.Job, error) {
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	c, err := h.env.Store.Cancel(ctx, op, account, job, "")
 	if err != nil {

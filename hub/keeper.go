@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,7 +85,7 @@ func (h *Hub) Heartbeat(ctx context.Context, node offpeak.NodeID, in wire.Heartb
 		}
 		return wire.Sync{}, fmt.Errorf("heartbeat: %w", b.err)
 	}
-	return h.sync(ctx, node, &b.result, grant)
+	return h.sync(ctx, &b.in, &b.result, grant)
 }
 
 // checkBeat refuses what no agent sends.
@@ -106,22 +107,24 @@ func checkBeat(in *wire.Heartbeat) error {
 }
 
 // sync composes the answer to a beat that went through the store.
-func (h *Hub) sync(ctx context.Context, node offpeak.NodeID, r *store.BeatResult, grant time.Duration) (wire.Sync, error) {
+func (h *Hub) sync(ctx context.Context, in *store.Beat, r *store.BeatResult, grant time.Duration) (wire.Sync, error) {
 	out := wire.Sync{
 		Revision: r.Revision, Interval: offpeak.Duration(h.cfg.Interval),
 		Timeout: offpeak.Duration(grant), Leases: make([]wire.Desired, 0, len(r.Live)),
 	}
 	for i := range r.Live {
-		if r.Live[i].State == offpeak.LeaseOffered {
-			// An offer comes with its work, which only Assignments has.
-			full, err := h.Desired(ctx, node)
+		l := &r.Live[i]
+		news := l.State == offpeak.LeasePreparing && !slices.ContainsFunc(in.Held, func(h store.Held) bool { return h.Lease == l.ID })
+		if l.State == offpeak.LeaseOffered || news {
+			// What is new to the agent comes with its work, which only Assignments has.
+			full, err := h.Desired(ctx, in.Node)
 			if err != nil {
 				return wire.Sync{}, err
 			}
 			full.Timeout = out.Timeout
 			return full, nil
 		}
-		out.Leases = append(out.Leases, desired(&r.Live[i]))
+		out.Leases = append(out.Leases, desired(l))
 	}
 	return out, nil
 }
@@ -184,6 +187,7 @@ func (h *Hub) keep(ctx context.Context) error {
 }
 
 func (h *Hub) commitBeats(ctx context.Context, batch []*beat) {
+	defer h.writes.Begin()()
 	in := make([]store.Beat, len(batch))
 	for i, b := range batch {
 		in[i] = b.in

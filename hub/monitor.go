@@ -102,6 +102,7 @@ func (h *Hub) amnesty(ctx context.Context) error {
 
 // expire takes back what the store finds to have run out by asOf, in batches.
 func (h *Hub) expire(ctx context.Context, asOf time.Time) error {
+	defer h.writes.Begin()()
 	for {
 		changes, err := h.env.Store.Expire(ctx, asOf, expireBatch)
 		if err != nil {

@@ -23,7 +23,7 @@ func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, addr
 	if err := checkInventory(&in.Inventory); err != nil {
 		return wire.Enrolled{}, err
 	}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	out, err := h.access.Enrol(ctx, join, in, address)
 	if err != nil {
@@ -39,7 +39,7 @@ func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, addr
 // anew, or goes on. It returns ErrUnknownNode, ErrUnauthenticated, or
 // ErrIdentityConflict.
 func (h *Hub) OpenSession(ctx context.Context, in wire.OpenSession, address string) (wire.Session, error) {
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	s, err := h.access.OpenSession(ctx, in, address)
 	if err != nil {
@@ -102,6 +102,8 @@ func (h *Hub) Desired(ctx context.Context, node offpeak.NodeID) (wire.Sync, erro
 				}
 			}
 			d.Offer = offpeak.Duration(max(0, a.Lease.ExpiresAt.Sub(at)))
+		}
+		if a.Lease.State == offpeak.LeaseOffered || a.Taken {
 			d.Work = work(a)
 		}
 		out.Leases = append(out.Leases, d)
@@ -199,17 +201,26 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 		}
 		r.Logs = append(r.Logs, a)
 	}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
-	c, err := h.env.Store.Report(ctx, r)
-	if err != nil {
-		return store.Change{}, h.failed(err)
+	next, handing := h.handOver(&r)
+	if handing {
+		r.Then = &next.claim
+		if in.Takes {
+			r.Then.Taken = in.Incarnation
+		}
 	}
-	h.metrics.reports.WithLabelValues(in.Kind).Inc()
-	// Followers are woken for the bytes before the end is seen: both are there.
-	h.bells.Ring(string(in.Lease))
-	h.applyFrom(node, c)
-	return c, nil
+	c, err := h.env.Store.Report(ctx, r)
+	if err == nil {
+		h.metrics.reports.WithLabelValues(in.Kind).Inc()
+		// Followers are woken for the bytes before the end is seen: both are there.
+		h.bells.Ring(string(in.Lease))
+		h.applyFrom(node, c)
+	}
+	if handing {
+		h.handedOver(ctx, r.Lease, next, c.Then, err)
+	}
+	return c, h.failed(err)
 }
 
 // refuse makes it visible that a node spoke of a lease that is not its own any
@@ -291,7 +302,7 @@ func (h *Hub) SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak
 	if err := checkInventory(&inv); err != nil {
 		return err
 	}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	n, err := h.env.Store.SetInventory(ctx, node, inv)
 	if err != nil {
@@ -317,7 +328,7 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 	if !slices.Contains(offpeak.Intents(), in.Intent) {
 		return offpeak.Node{}, &offpeak.FieldError{Field: "intent", Value: string(in.Intent), Rule: "is open, draining or closed"}
 	}
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	n, changes, err := h.env.Store.SetIntent(ctx, op, account, node, in.Intent, in.Stop)
 	if err != nil {
@@ -331,7 +342,7 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 
 // RemoveNode forgets a node; its agent learns it with its next call.
 func (h *Hub) RemoveNode(ctx context.Context, op store.Op, account offpeak.AccountID, node offpeak.NodeID) error {
-	ctx, done := settling(ctx)
+	ctx, done := h.settling(ctx)
 	defer done()
 	changes, err := h.env.Store.RemoveNode(ctx, op, account, node)
 	if err != nil {

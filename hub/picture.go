@@ -60,7 +60,7 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 	switch it := h.queue.items[c.Job.ID]; {
 	case c.Queued != nil:
 		h.queue.add(h.elsewhere(*c.Queued, c.Lease, now), asksText(c.Queued.Requirements), now)
-	case it != nil && (c.Job.State.Terminal() || it.attempt < c.Job.Attempt):
+	case c.Job.State.Terminal() || it != nil && it.attempt < c.Job.Attempt:
 		// A change that is older than what queued the job again says nothing.
 		h.queue.remove(c.Job.ID)
 	}
@@ -204,10 +204,10 @@ func (h *Hub) loadQueue(ctx context.Context) error {
 }
 
 // readQueue adds all queued jobs of the store and returns how many were new,
-// and which there are. One at a time: a job that is claimed while it reads is
-// not brought back.
+// and which there are. One at a time. Nothing is matched while it reads, and it
+// waits for the writes under way before and after: so what it adds is neither
+// being claimed, nor will the write that queued it add it once more later.
 func (h *Hub) readQueue(ctx context.Context) (added int, seen map[offpeak.JobID]struct{}, err error) {
-	// Rows with equal requirements may share them: their text is made once.
 	h.mu.Lock()
 	h.queue.taken = make(map[offpeak.JobID]struct{})
 	h.mu.Unlock()
@@ -215,7 +215,12 @@ func (h *Hub) readQueue(ctx context.Context) (added int, seen map[offpeak.JobID]
 		h.mu.Lock()
 		h.queue.taken = nil
 		h.mu.Unlock()
+		h.wake()
 	}()
+	if err := h.writes.Wait(ctx); err != nil {
+		return 0, nil, err
+	}
+	// Rows with equal requirements may share them: their text is made once.
 	texts := make(map[*offpeak.Requirements]string)
 	seen = make(map[offpeak.JobID]struct{})
 	batch := make([]store.Queued, 0, 512)
@@ -251,7 +256,7 @@ func (h *Hub) readQueue(ctx context.Context) (added int, seen map[offpeak.JobID]
 		}
 	}
 	put()
-	return added, seen, nil
+	return added, seen, h.writes.Wait(ctx)
 }
 
 // audit compares memory with the store now and then, soon after a write of

@@ -22,7 +22,7 @@ type queue struct {
 	paused  pauseHeap
 	parked  map[*class]struct{}
 	// taken notes who leaves while the store's queue is read, nil otherwise:
-	// what was read of them is old.
+	// what was read of them is old. Nothing is matched meanwhile.
 	taken map[offpeak.JobID]struct{}
 }
 
@@ -151,14 +151,14 @@ func (q *queue) isParked(c *class) bool {
 
 // remove forgets a job, if it is queued.
 func (q *queue) remove(job offpeak.JobID) {
+	if q.taken != nil {
+		q.taken[job] = struct{}{}
+	}
 	it := q.items[job]
 	if it == nil {
 		return
 	}
 	delete(q.items, job)
-	if q.taken != nil {
-		q.taken[job] = struct{}{}
-	}
 	if it.paused {
 		heap.Remove(&q.paused, it.index)
 		q.settle(it.class)

@@ -201,6 +201,70 @@ func (f *Fleet) Release(id offpeak.NodeID, lease offpeak.LeaseID) bool {
 	return true
 }
 
+// Pass moves what a lease holds to another whose claim is made with its end:
+// the next one holds r, the old one what is left. It returns false, and changes
+// nothing, where r is more than the old one holds.
+func (f *Fleet) Pass(id offpeak.NodeID, old, next offpeak.LeaseID, r offpeak.Resources) bool {
+	n := f.byID[id]
+	if n == nil {
+		return false
+	}
+	h, there := n.holds[old]
+	left := h.resources
+	left.CPU, left.Memory, left.Disk = left.CPU-r.CPU, left.Memory-r.Memory, left.Disk-r.Disk
+	if !there || left.CPU < 0 || left.Memory < 0 || left.Disk < 0 {
+		return false
+	}
+	left.Devices = nil
+	for _, d := range h.resources.Devices {
+		if !slices.Contains(r.Devices, d) {
+			left.Devices = append(left.Devices, d)
+		}
+	}
+	if len(left.Devices)+len(r.Devices) != len(h.resources.Devices) {
+		return false
+	}
+	h.resources = left
+	n.holds[old] = h
+	n.holds[next] = hold{resources: r, pending: true}
+	n.recount()
+	return true
+}
+
+// TakeBack undoes Pass: the old lease, if it still holds anything, holds what the
+// next one had, and the next one nothing.
+func (f *Fleet) TakeBack(id offpeak.NodeID, old, next offpeak.LeaseID) {
+	n := f.byID[id]
+	if n == nil {
+		return
+	}
+	r := n.holds[next].resources
+	delete(n.holds, next)
+	if h, there := n.holds[old]; there {
+		h.resources.CPU, h.resources.Memory, h.resources.Disk = h.resources.CPU+r.CPU, h.resources.Memory+r.Memory, h.resources.Disk+r.Disk
+		h.resources.Devices = slices.Concat(h.resources.Devices, r.Devices)
+		n.holds[old] = h
+	}
+	n.recount()
+}
+
+// Without calls fn on the fleet as it is when the lease has ended.
+func (f *Fleet) Without(id offpeak.NodeID, lease offpeak.LeaseID, fn func()) {
+	n := f.byID[id]
+	if n == nil {
+		return
+	}
+	h, there := n.holds[lease]
+	if !there {
+		return
+	}
+	delete(n.holds, lease)
+	n.recount()
+	fn()
+	n.holds[lease] = h
+	n.recount()
+}
+
 // Holds counts the leases that hold something on a node.
 func (f *Fleet) Holds(id offpeak.NodeID) int {
 	if n := f.byID[id]; n != nil {

@@ -127,6 +127,55 @@ func TestHoldsAreFreedOnce(t *testing.T) {
 	}
 }
 
+func TestPassedHoldsAreTheSame(t *testing.T) {
+	f := fleetOf(machine("a", 2000, 4*gib, 8*gib, 8*gib))
+	whole, ok := f.Best(job(asks(2000, 4*gib, 8*gib, 8*gib)))
+	if !ok {
+		t.Fatal("the idle node does not fit")
+	}
+	f.Hold("a", "old", whole.Resources)
+	small, card := job(asks(1000, gib)), job(asks(1000, gib, 8*gib))
+	f.Without("a", "old", func() {
+		if _, ok := f.Best(card); !ok {
+			t.Error("without its lease the node does not fit")
+		}
+	})
+	if _, ok := f.Best(small); ok {
+		t.Fatal("after a look without it the lease is gone")
+	}
+	more := whole.Resources
+	more.CPU++
+	other := offpeak.Resources{CPU: 1, Devices: []offpeak.DeviceID{"another"}}
+	if f.Pass("a", "old", "next", more) || f.Pass("a", "old", "next", other) || f.Pass("a", "none", "next", whole.Resources) || f.Pass("b", "old", "next", whole.Resources) {
+		t.Fatal("passed on what it does not hold")
+	}
+	part := offpeak.Resources{CPU: 1000, Memory: gib, Devices: whole.Resources.Devices[:1]}
+	if !f.Pass("a", "old", "next", part) {
+		t.Fatal("not passed on")
+	}
+	if _, ok := f.Best(small); ok {
+		t.Fatal("passing on freed something before the end")
+	}
+	f.TakeBack("a", "old", "next")
+	if f.Release("a", "next") {
+		t.Fatal("taken back it still holds")
+	}
+	if !f.Pass("a", "old", "next", part) || !f.Release("a", "old") {
+		t.Fatal("not passed on a second time")
+	}
+	if _, ok := f.Best(card); !ok {
+		t.Fatal("what was not passed on is not free after the end")
+	}
+	if _, ok := f.Best(job(asks(1000, gib, 8*gib, 8*gib))); ok {
+		t.Fatal("what was passed on is free")
+	}
+	// Too late to take anything back: the old lease has ended.
+	f.TakeBack("a", "old", "next")
+	if got, ok := f.Best(job(asks(2000, 4*gib, 8*gib, 8*gib))); !ok || got.Node != "a" {
+		t.Fatal("the node is not free")
+	}
+}
+
 func TestVersionMovesWithEveryChange(t *testing.T) {
 	f := fleetOf(machine("a", 2000, 4*gib))
 	last := f.Version("a")

@@ -144,6 +144,8 @@ type Change struct {
 	Revision int64
 	// NodeClosed says that this ended the last lease of a draining node.
 	NodeClosed bool
+	// Then is what became of Report.Then; nil where it was not tried.
+	Then *Claimed `json:"-"`
 }
 
 // Leases is the life of a lease.
@@ -171,7 +173,8 @@ type Leases interface {
 	//     offers are never extended;
 	//   - an accepted lease that the agent does not hold although the beat was
 	//     composed after it had accepted (other incarnation, or a greater
-	//     sequence) ends as node_restarted.
+	//     sequence; of a Taken one only another incarnation shows it) ends as
+	//     node_restarted.
 	// An older or repeated beat changes nothing and is answered all the same.
 	Beat(ctx context.Context, beats []Beat) ([]BeatResult, error)
 	// Report applies one report of an agent about a lease: see Report for what
@@ -219,6 +222,10 @@ type Claim struct {
 	Resources offpeak.Resources
 	Price     offpeak.Price
 	OfferFor  time.Duration
+	// Taken is the incarnation of an agent that has said that it takes what it is
+	// given now: while it is the node's, the lease begins as preparing, as if the
+	// agent had accepted the offer at once. "" offers.
+	Taken offpeak.Incarnation
 	// Placement is kept with the event, so that the choice can be replayed.
 	Placement json.RawMessage
 }
@@ -235,6 +242,9 @@ type Assignment struct {
 	Spec  offpeak.Spec
 	// Checkpoints are what the attempt may resume from, newest first, at most 2.
 	Checkpoints []offpeak.Checkpoint
+	// Taken says that the lease was made as Claim.Taken says, for the agent that
+	// the node has now, which has not said since that it runs.
+	Taken bool
 }
 
 // Beat is one heartbeat as the store sees it.
@@ -319,6 +329,11 @@ type Report struct {
 	Signal   string
 	Output   offpeak.Hash
 	LogEnd   map[string]int64
+
+	// Then gives what an ended report frees to the next job: it is made as by
+	// Claim, after the report and in its transaction, and stands alone. It is not
+	// tried for a report of another kind, nor for a refused or repeated one.
+	Then *Claim
 }
 
 // NewCheckpoint is what AddCheckpoint stores.

@@ -57,6 +57,9 @@ type Enrolled struct {
 	Name    string            `json:"name"`
 	// Hubs are addresses of hubs, any of which will do.
 	Hubs []string `json:"hubs"`
+	// Generation is that of the node's last session, for a node that has its key
+	// and has lost the rest; 0 for a new node.
+	Generation int64 `json:"generation"`
 }
 
 // Challenge answers POST /v1/node/challenge: random bytes to be signed soon.
@@ -134,8 +137,8 @@ type Desired struct {
 	Stop offpeak.EndReason `json:"stop,omitempty"`
 	// Offer is how long an offer still lives when this was composed.
 	Offer offpeak.Duration `json:"offer,omitempty"`
-	// Work is there while the lease is offered, and when an agent asks for it
-	// with GET /v1/node/leases/{lease}.
+	// Work is there while the lease is offered, or taken as Report.Takes says, and
+	// when an agent asks for it with GET /v1/node/leases/{lease}.
 	Work *Work `json:"work,omitempty"`
 }
 
@@ -167,6 +170,11 @@ type Report struct {
 	Signal      string              `json:"signal,omitempty"`
 	Output      offpeak.Hash        `json:"output,omitempty"`
 	LogEnd      map[string]int64    `json:"log_end,omitempty"`
+	// Takes says with an end that the agent takes what it is given for it: the
+	// hub may lease what is free now as accepted, without an offer. The agent
+	// learns of it as of an offer, with a lease in the state preparing that comes
+	// with its work.
+	Takes bool `json:"takes,omitempty"`
 }
 
 // LogPiece is a piece of one stream of a lease's log.

@@ -34,6 +34,8 @@ import (
 type Folder struct {
 	path string
 	log  *slog.Logger
+	// spares are the folders that wait for their next lease; nil keeps none.
+	spares *spares
 }
 
 // Orders is what the owner ordered locally: orders.json.
@@ -45,7 +47,7 @@ type Orders struct {
 }
 
 // Journal is what a restarted agent needs of a lease: lease.json. It is
-// written once, before the job is started.
+// written once, before the job is started; see Lease.Begin.
 type Journal struct {
 	Lease      offpeak.LeaseID `json:"lease"`
 	Job        offpeak.JobID   `json:"job"`
@@ -61,7 +63,7 @@ func Open(path string, log *slog.Logger) (Folder, error) {
 	if err != nil {
 		return Folder{}, fmt.Errorf("find data folder: %w", err)
 	}
-	f := Folder{path: abs, log: log}
+	f := Folder{path: abs, log: log, spares: &spares{}}
 	for _, dir := range []string{"", "leases", spareDir, "supervisors", "cache"} {
 		if err := os.MkdirAll(f.At(dir), 0o700); err != nil {
 			return Folder{}, fmt.Errorf("make data folder: %w", err)
@@ -120,6 +122,12 @@ func (f Folder) At(parts ...string) string {
 	return filepath.Join(append([]string{f.path}, parts...)...)
 }
 
+// How often, and how far apart, Lock tries.
+const (
+	lockTries = 20
+	lockPause = 10 * time.Millisecond
+)
+
 // Lock takes the folder for this process, or returns ErrBusy. The kernel lets
 // go of it when the process is gone, however it went.
 func (f Folder) Lock() (unlock func(), err error) {
@@ -127,7 +135,14 @@ func (f Folder) Lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock data folder: %w", err)
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for tries := 0; errors.Is(err, unix.EWOULDBLOCK) && tries < lockTries; tries++ {
+		// A process that an agent which was killed had just forked holds it a
+		// moment longer, until it is the supervisor that it is to be.
+		time.Sleep(lockPause)
+		err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
 		file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, ErrBusy
@@ -135,7 +150,14 @@ func (f Folder) Lock() (unlock func(), err error) {
 		return nil, fmt.Errorf("lock data folder: %w", err)
 	}
 	f.clearSpares()
-	return func() { file.Close() }, nil
+	return func() {
+		if f.spares != nil {
+			f.spares.close()
+		}
+		// Closing alone leaves it to what was just forked and has not closed it yet.
+		_ = unix.Flock(int(file.Fd()), unix.LOCK_UN)
+		file.Close()
+	}, nil
 }
 
 // write replaces a file in one step. A durable one survives the loss of power;
@@ -219,12 +241,12 @@ func (f Folder) load(name string, v any) error {
 // readFile reads a file whole; one that is none is damaged.
 func (f Folder) readFile(name string) ([]byte, error) {
 	dir, base := filepath.Split(name)
-	root, err := f.open(strings.FieldsFunc(dir, func(r rune) bool { return r == filepath.Separator })...)
+	fd, err := f.open(strings.FieldsFunc(dir, func(r rune) bool { return r == filepath.Separator })...)
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
-	file, err := openRegular(root, base)
+	defer unix.Close(fd)
+	file, _, err := openRegular(fd, base, unix.O_RDONLY)
 	if errors.Is(err, ErrNotPlain) {
 		return nil, fmt.Errorf("%w: %w", errDamaged, err)
 	} else if err != nil {
@@ -318,79 +340,22 @@ func (f Folder) Journals() ([]Journal, error) {
 	for _, e := range entries {
 		var j Journal
 		name := filepath.Join("leases", e.Name(), journal)
-		if info, err := os.Lstat(f.At(name)); err == nil && info.Size() == 0 {
-			f.Drop(offpeak.LeaseID(e.Name())) // settled, or never begun
+		data, err := f.readFile(name)
+		switch {
+		case err == nil && !begun(data), errors.Is(err, fs.ErrNotExist):
+			// Settled, or never begun.
+		case json.Unmarshal(data, &j) == nil && string(j.Lease) == e.Name() && j.Supervisor != "" && filepath.IsLocal(j.Supervisor):
+			out = append(out, j)
 			continue
+		default:
+			f.log.Warn("journal is damaged; its lease is given up", "file", f.At(name), "error", err)
 		}
-		err := f.read(name, &j, func() bool {
-			return string(j.Lease) == e.Name() && j.Supervisor != "" && filepath.IsLocal(j.Supervisor)
-		})
-		if err != nil {
-			f.Drop(offpeak.LeaseID(e.Name()))
-			continue
-		}
-		out = append(out, j)
+		f.Drop(offpeak.LeaseID(e.Name()))
 	}
 	return out, nil
 }
 
-// Lease is the folder of a lease.
-func (f Folder) Lease(id offpeak.LeaseID) string { return f.At("leases", string(id)) }
-
-// Begin writes down that a lease's job is about to be started. It costs no
-// rename: until it is whole the job is not started, and a torn one is that of a
-// lease of which nothing is left.
-func (f Folder) Begin(j Journal) error {
-	data, err := json.Marshal(j)
-	if err == nil {
-		err = f.begin(j.Lease, append(data, '\n'))
-	}
-	if err != nil {
-		return fmt.Errorf("write journal: %w", err)
-	}
-	return nil
-}
-
-func (f Folder) begin(id offpeak.LeaseID, data []byte) error {
-	root, err := f.OpenLease(id)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	file, err := openOwn(root, journal)
-	if err != nil {
-		if err := root.RemoveAll(journal); err != nil {
-			return err
-		}
-		if file, err = root.OpenFile(journal, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
-			return err
-		}
-	}
-	err = file.Truncate(0)
-	if err == nil {
-		_, err = file.Write(data)
-	}
-	return errors.Join(err, file.Close())
-}
-
-// Settle empties a lease's journal: the lease is over for the next agent too.
-func (f Folder) Settle(id offpeak.LeaseID) {
-	root, err := f.OpenLease(id)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
-	if err == nil {
-		defer root.Close()
-		if err = emptyJournal(root); err != nil {
-			err = root.RemoveAll(journal)
-		}
-	}
-	if err != nil {
-		f.log.Warn("settle journal", "lease", id, "error", err)
-	}
-}
-
-// Drop removes a lease's folder. It goes through an os.Root and so never
+// Drop removes a lease's folder, whoever holds it. It goes through an os.Root and so never
 // leaves the data folder, whatever a job put there.
 func (f Folder) Drop(id offpeak.LeaseID) {
 	if err := f.remove("leases", string(id)); err != nil {

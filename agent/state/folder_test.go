@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -66,4 +67,43 @@ func TestFullDiskKeepsTheNode(t *testing.T) {
 	if err := f.write("node.json", link.Identity{Node: "node_1"}, true); err != nil {
 		t.Errorf("write the identity: %v", err)
 	}
+}
+
+// TestLockIsFreeWhenLetGo: also while something that was just forked still has
+// the file open.
+func TestLockIsFreeWhenLetGo(t *testing.T) {
+	f, err := Open(t.TempDir(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := f.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Lock(); !errors.Is(err, ErrBusy) {
+		t.Errorf("a second lock = %v", err)
+	}
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); to == f.At("lock") {
+			n, err := strconv.Atoi(fd.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			forked, err := unix.Dup(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(forked)
+		}
+	}
+	unlock()
+	again, err := f.Lock()
+	if err != nil {
+		t.Fatalf("lock after it was let go: %v", err)
+	}
+	again()
 }

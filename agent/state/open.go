@@ -3,13 +3,10 @@ package state
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"syscall"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
-
-	"offpeak"
 )
 
 // A job without a sandbox may run as the agent's own user and swap what lies in
@@ -22,93 +19,74 @@ var ErrNotPlain = errors.New("not a plain file")
 // mostRead bounds the files that are read whole.
 const mostRead = 64 << 20
 
-// OpenLease opens the folder of a lease.
-func (f Folder) OpenLease(id offpeak.LeaseID) (*os.Root, error) {
-	return f.open("leases", string(id))
+// step opens one folder in another.
+func step(dir int, name string) (int, error) {
+	return unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// OpenWork opens the folder of a lease's job.
-func (f Folder) OpenWork(id offpeak.LeaseID) (*os.Root, error) {
-	return f.open("leases", string(id), WorkDir)
-}
-
-func (f Folder) open(names ...string) (*os.Root, error) {
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := unix.Open(f.path, flags&^unix.O_NOFOLLOW, 0)
-	for _, name := range names {
-		if err != nil {
-			break
+// walk opens a folder, step by step, below one that stays open.
+func walk(dir int, names ...string) (int, error) {
+	fd := dir
+	for i, name := range names {
+		next, err := step(fd, name)
+		if i > 0 {
+			unix.Close(fd)
 		}
-		var next int
-		next, err = unix.Openat(fd, name, flags, 0)
-		unix.Close(fd)
+		if err != nil {
+			return -1, err
+		}
 		fd = next
 	}
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", f.At(names...), err)
+	return fd, nil
+}
+
+// open opens a folder below the data folder.
+func (f Folder) open(names ...string) (int, error) {
+	fd, err := unix.Open(f.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil && len(names) > 0 {
+		data := fd
+		fd, err = walk(data, names...)
+		unix.Close(data)
 	}
-	defer unix.Close(fd)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", f.At(names...), err)
+	}
+	return fd, nil
+}
+
+// rootOf makes an os.Root of an open folder, which stays open.
+func rootOf(fd int) (*os.Root, error) {
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", f.At(names...), err)
+		return nil, fmt.Errorf("open folder: %w", err)
 	}
 	return root, nil
 }
 
-// ReadResult reads a file in a lease's folder.
-func (f Folder) ReadResult(id offpeak.LeaseID, name string) ([]byte, error) {
-	root, err := f.OpenLease(id)
-	if err != nil {
-		return nil, err
+// openRegular opens a file that is one: nothing that blocks, no device. The
+// file's status is what it had when it was opened.
+func openRegular(dir int, name string, flags int) (*os.File, unix.Stat_t, error) {
+	var before, now unix.Stat_t
+	fail := func(err error) (*os.File, unix.Stat_t, error) {
+		return nil, before, fmt.Errorf("open %s: %w", name, err)
 	}
-	defer root.Close()
-	file, err := OpenPlain(root, name)
-	if err != nil {
-		return nil, err
+	// Looked at first: opening a device may do something.
+	if err := unix.Fstatat(dir, name, &before, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fail(err)
 	}
-	defer file.Close()
-	return io.ReadAll(io.LimitReader(file, mostRead))
-}
-
-// OpenPlain opens for reading a file that is one and has no other name: nothing
-// that blocks, no device, nothing that lies elsewhere. It returns an
-// ErrNotPlain for anything else.
-func OpenPlain(root *os.Root, name string) (*os.File, error) {
-	file, err := openRegular(root, name)
-	if err != nil {
-		return nil, err
+	if before.Mode&unix.S_IFMT != unix.S_IFREG {
+		return fail(fmt.Errorf("%w: its mode is %o", ErrNotPlain, before.Mode))
 	}
-	info, err := file.Stat()
-	if st, ok := info.Sys().(*syscall.Stat_t); err == nil && ok && st.Nlink > 1 {
-		err = fmt.Errorf("open %s: %w: it has another name", name, ErrNotPlain)
+	fd, err := unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	if err = unix.Fstat(fd, &now); err == nil && (now.Dev != before.Dev || now.Ino != before.Ino) {
+		err = fmt.Errorf("%w: it was swapped", ErrNotPlain)
 	}
 	if err != nil {
-		file.Close()
-		return nil, err
+		unix.Close(fd)
+		return fail(err)
 	}
-	return file, nil
-}
-
-func openRegular(root *os.Root, name string) (*os.File, error) {
-	info, err := root.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("open %s: %w: %s", name, ErrNotPlain, info.Mode().Type())
-	}
-	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	// It may have been swapped in between.
-	now, err := file.Stat()
-	if err == nil && !os.SameFile(info, now) {
-		err = fmt.Errorf("open %s: %w: it was swapped", name, ErrNotPlain)
-	}
-	if err != nil {
-		file.Close()
-		return nil, err
-	}
-	return file, nil
+	return os.NewFile(uintptr(fd), filepath.Join(".", name)), now, nil
 }

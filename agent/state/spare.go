@@ -3,15 +3,14 @@ package state
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
+	"sync"
 
 	"golang.org/x/sys/unix"
-
-	"offpeak"
 )
 
 // Making and removing half a dozen folders can cost a file system more than the
@@ -25,151 +24,240 @@ const CheckpointDir = "checkpoints"
 const (
 	spareDir   = "spare"
 	mostSpares = 8
-	journal    = "lease.json"
 )
 
-// layout is what Lay makes in a lease's folder, parents first.
-var layout = [...]string{WorkDir, WorkDir + "/" + OutputDir, WorkDir + "/" + OwnDir, WorkDir + "/" + OwnDir + "/tmp", WorkDir + "/" + CheckpointDir}
-
-// Lay makes a lease's folder with the job's empty folders in it and opens the
-// job's own.
-func (f Folder) Lay(id offpeak.LeaseID) (*os.Root, error) {
-	if !f.takeSpare(id) {
-		for _, dir := range layout {
-			if err := os.MkdirAll(filepath.Join(f.Lease(id), filepath.FromSlash(dir)), 0o700); err != nil {
-				return nil, fmt.Errorf("make job folder: %w", err)
-			}
-		}
-	}
-	return f.OpenWork(id)
+// place is a folder of the layout and what belongs in it.
+type place struct {
+	name string
+	file string
+	dirs []place
 }
 
-func (f Folder) takeSpare(id offpeak.LeaseID) bool {
-	if _, err := os.Lstat(f.Lease(id)); !errors.Is(err, fs.ErrNotExist) {
+// layout is what Lay makes in a lease's folder, and Begin.
+var layout = place{file: journal, dirs: []place{{name: WorkDir, dirs: []place{
+	{name: OutputDir},
+	{name: OwnDir, dirs: []place{{name: "tmp"}}},
+	{name: CheckpointDir},
+}}}}
+
+// paths lists the folders, parents first.
+func (p place) paths(above string) (out []string) {
+	for _, d := range p.dirs {
+		path := filepath.Join(above, d.name)
+		out = append(append(out, path), d.paths(path)...)
+	}
+	return out
+}
+
+// spares are folders that wait for their next lease, each open.
+type spares struct {
+	// mu guards idle.
+	mu   sync.Mutex
+	idle []spare
+}
+
+// spare is one of them: its name in the folder of spares, and the open folder.
+type spare struct {
+	name string
+	dir  int
+}
+
+// put takes a folder in, if there is room.
+func (s *spares) put(one spare) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.idle) >= mostSpares {
 		return false
 	}
-	spares, err := os.ReadDir(f.At(spareDir))
-	if err != nil {
+	s.idle = append(s.idle, one)
+	return true
+}
+
+func (s *spares) take() (one spare, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.idle); n > 0 {
+		one, s.idle = s.idle[n-1], s.idle[:n-1]
+		return one, true
+	}
+	return spare{}, false
+}
+
+// close lets go of all of them.
+func (s *spares) close() {
+	for one, ok := s.take(); ok; one, ok = s.take() {
+		unix.Close(one.dir)
+	}
+}
+
+func (s *spares) full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.idle) >= mostSpares
+}
+
+// takeSpare makes the folder of one that waits.
+func (l *Lease) takeSpare() bool {
+	if l.folder.spares == nil {
 		return false
 	}
-	for _, s := range spares {
-		// Two attempts may reach for one: the second finds it gone.
-		if os.Rename(f.At(spareDir, s.Name()), f.Lease(id)) == nil {
-			return true
-		}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dir >= 0 {
+		return false // there already
+	}
+	one, ok := l.folder.spares.take()
+	if !ok {
+		return false
+	}
+	from := l.folder.At(spareDir, one.name)
+	if isAt(one.dir, from) && os.Rename(from, l.Path()) == nil {
+		l.dir = one.dir
+		return true
+	}
+	unix.Close(one.dir)
+	if err := l.folder.remove(spareDir, one.name); err != nil {
+		l.folder.log.Warn("remove spare folder", "folder", one.name, "error", err)
 	}
 	return false
 }
 
-// Retire removes a lease's folder, or keeps its empty folders for the next one.
-// No process of the job is left.
-func (f Folder) Retire(id offpeak.LeaseID) {
-	if f.recycle(id) != nil {
-		f.Drop(id)
+// isAt says that an open folder is what a path leads to.
+func isAt(dir int, path string) bool {
+	var open, there unix.Stat_t
+	return unix.Fstat(dir, &open) == nil && unix.Lstat(path, &there) == nil && open.Dev == there.Dev && open.Ino == there.Ino
+}
+
+// Retire removes the folder, or keeps its empty folders for the next lease. No
+// process of the job is left.
+func (l *Lease) Retire() {
+	if l.recycle() != nil {
+		l.Close()
+		l.folder.Drop(l.id)
 	}
 }
 
-func (f Folder) recycle(id offpeak.LeaseID) error {
-	spares, err := os.ReadDir(f.At(spareDir))
-	if err != nil || len(spares) >= mostSpares {
-		return fmt.Errorf("keep a spare folder: %d there: %w", len(spares), err)
+func (l *Lease) recycle() error {
+	if l.folder.spares == nil || l.folder.spares.full() {
+		return fmt.Errorf("keep a spare folder: no room")
 	}
-	root, err := f.OpenLease(id)
+	dir, err := l.open()
 	if err != nil {
 		return err
 	}
-	defer root.Close()
-	keep := map[string][]string{".": {WorkDir, journal}}
-	for _, dir := range layout {
-		parent, name := filepath.ToSlash(filepath.Dir(dir)), filepath.Base(dir)
-		if parent != "." {
-			keep[parent] = append(keep[parent], name)
-		}
-	}
-	for _, dir := range append([]string{"."}, layout[:]...) {
-		if err := empty(root, dir, keep[dir]); err != nil {
+	if !l.settled {
+		if err := l.settle(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	if err := emptyJournal(root); err != nil {
+	if err := layout.clear(dir); err != nil {
 		return err
 	}
-	return os.Rename(f.Lease(id), f.At(spareDir, string(id)))
+	name := string(l.id)
+	if !isAt(dir, l.Path()) {
+		return errAltered
+	}
+	if err := os.Rename(l.Path(), l.folder.At(spareDir, name)); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dir = -1
+	if !l.folder.spares.put(spare{name, dir}) {
+		unix.Close(dir)
+		return l.folder.remove(spareDir, name)
+	}
+	return nil
 }
 
 // errAltered says that a folder is not as it was made.
 var errAltered = errors.New("folder was altered")
 
-// empty removes what is in a folder but for some names, and returns errAltered
-// unless the folder itself is as it was made: ours, with its mode, and without
-// attributes that the next job could find something in.
-func empty(root *os.Root, dir string, keep []string) error {
-	info, err := root.Lstat(dir)
-	if err != nil {
+// clear removes what does not belong in an open folder and in those below it. It
+// returns errAltered unless they are as they were made: ours, with their mode,
+// and without attributes that the next job could find something in.
+func (p place) clear(dir int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
 		return err
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || int(st.Uid) != os.Geteuid() || info.Mode() != fs.ModeDir|0o700 {
+	if int(st.Uid) != os.Geteuid() || st.Mode != unix.S_IFDIR|0o700 {
 		return errAltered
 	}
-	d, err := root.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if n, err := unix.Flistxattr(int(d.Fd()), nil); err == nil && n > 0 {
+	if n, err := unix.Flistxattr(dir, nil); err == nil && n > 0 {
 		return errAltered
 	}
-	names, err := d.Readdirnames(-1)
+	names, err := list(dir)
 	if err != nil {
 		return err
 	}
-	kept := 0
 	for _, name := range names {
-		if slices.Contains(keep, name) {
-			kept++
-			continue
+		switch i := slices.IndexFunc(p.dirs, func(d place) bool { return d.name == name }); {
+		case i >= 0:
+			err = p.dirs[i].clearIn(dir)
+		case name == p.file:
+			// Settled, so it is ours.
+		default:
+			err = removeAll(dir, name)
 		}
-		if err := root.RemoveAll(filepath.Join(dir, name)); err != nil {
+		if err != nil {
 			return err
 		}
 	}
-	if kept != len(keep) {
-		return errAltered
+	for _, d := range p.dirs {
+		if !slices.Contains(names, d.name) {
+			return errAltered
+		}
 	}
 	return nil
 }
 
-// emptyJournal leaves the journal's file without content.
-func emptyJournal(root *os.Root) error {
-	file, err := openOwn(root, journal)
+func (p place) clearIn(parent int) error {
+	dir, err := step(parent, p.name)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	return file.Truncate(0)
+	defer unix.Close(dir)
+	return p.clear(dir)
 }
 
-// openOwn opens for writing a file that this agent made: one name, no link.
-func openOwn(root *os.Root, name string) (*os.File, error) {
-	info, err := root.Lstat(name)
-	if err != nil {
+// list reads the names in an open folder, which nobody else lists meanwhile.
+func list(dir int) (names []string, err error) {
+	if _, err := unix.Seek(dir, 0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Nlink != 1 || info.Mode() != 0o600 {
-		return nil, errAltered
+	var buf [2 << 10]byte
+	for {
+		n, err := unix.ReadDirent(dir, buf[:])
+		if n <= 0 || err != nil {
+			return names, err
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
 	}
-	return root.OpenFile(name, os.O_WRONLY, 0)
+}
+
+// removeAll removes whatever has a name in an open folder.
+func removeAll(dir int, name string) error {
+	err := unix.Unlinkat(dir, name, 0)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	root, err := rootOf(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return root.RemoveAll(name)
 }
 
 // clearSpares forgets what another agent kept: it may have been killed while it
 // emptied it.
 func (f Folder) clearSpares() {
-	spares, err := os.ReadDir(f.At(spareDir))
+	kept, err := os.ReadDir(f.At(spareDir))
 	if err != nil {
 		return
 	}
-	for _, s := range spares {
+	for _, s := range kept {
 		if err := f.remove(spareDir, s.Name()); err != nil {
 			f.log.Warn("remove spare folder", "folder", s.Name(), "error", err)
 		}

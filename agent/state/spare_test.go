@@ -1,39 +1,40 @@
 package state_test
 
 import (
+	"bytes"
+	"errors"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"offpeak"
 	"offpeak/agent/state"
+	"offpeak/wire"
 )
 
-func laid(t *testing.T) (state.Folder, string) {
+func laid(t *testing.T) (state.Folder, *state.Lease) {
 	t.Helper()
 	f, err := state.Open(t.TempDir(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lay(t, f, "lease_1")
-	if err := f.Begin(state.Journal{Lease: "lease_1", Supervisor: "s"}); err != nil {
-		t.Fatal(err)
-	}
-	return f, f.Lease("lease_1")
+	l := lay(t, f, "lease_1")
+	must(t, l.Begin(state.Journal{Lease: "lease_1", Supervisor: "s"}))
+	return f, l
 }
 
-func lay(t *testing.T, f state.Folder, id offpeak.LeaseID) {
+func lay(t *testing.T, f state.Folder, id offpeak.LeaseID) *state.Lease {
 	t.Helper()
-	root, err := f.Lay(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	root.Close()
+	l := f.Hold(id)
+	t.Cleanup(l.Close)
+	must(t, l.Lay())
+	return l
 }
 
 // tree lists what is below a folder.
@@ -65,7 +66,8 @@ var fresh = []string{".", "work", "work/.offpeak", "work/.offpeak/tmp", "work/ch
 
 // A job's folders serve the next one, without anything of the first in them.
 func TestFoldersAreUsedAgain(t *testing.T) {
-	f, dir := laid(t)
+	f, l := laid(t)
+	dir := l.Path()
 	for _, name := range []string{"stdout.log", "status.json", "work/a", "work/outputs/b", "work/checkpoints/c", "work/.offpeak/notice.json", "work/.offpeak/tmp/.d"} {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte("left behind"), 0o600))
 	}
@@ -73,21 +75,21 @@ func TestFoldersAreUsedAgain(t *testing.T) {
 	must(t, os.Symlink("/etc/passwd", filepath.Join(dir, "work/link")))
 	before, err := os.Stat(filepath.Join(dir, "work"))
 	must(t, err)
-	f.Retire("lease_1")
+	l.Retire()
 	if _, err := os.Lstat(dir); err == nil {
 		t.Error("the lease's folder is still there")
 	}
 	lay(t, f, "lease_2")
-	after, err := os.Stat(filepath.Join(f.Lease("lease_2"), "work"))
+	after, err := os.Stat(filepath.Join(f.Hold("lease_2").Path(), "work"))
 	must(t, err)
 	if !os.SameFile(before, after) {
 		t.Error("the folder was made anew")
 	}
-	if got, want := tree(t, f.Lease("lease_2")), append([]string{"lease.json"}, fresh...); !slices.Equal(got, sorted(want)) {
+	if got, want := tree(t, f.Hold("lease_2").Path()), append([]string{"lease.json"}, fresh...); !slices.Equal(got, sorted(want)) {
 		t.Errorf("the next job finds %v, want %v", got, want)
 	}
-	if info, err := os.Stat(filepath.Join(f.Lease("lease_2"), "lease.json")); err != nil || info.Size() != 0 {
-		t.Errorf("the journal is not empty: %v, %v", info, err)
+	if data, err := os.ReadFile(filepath.Join(f.Hold("lease_2").Path(), "lease.json")); err != nil || len(bytes.TrimSpace(data)) != 0 {
+		t.Errorf("the journal holds %q, %v", data, err)
 	}
 	// An agent that dies now left nothing begun.
 	if js, err := f.Journals(); err != nil || len(js) != 0 {
@@ -133,9 +135,10 @@ func TestAlteredFoldersAreRemoved(t *testing.T) {
 			return err
 		},
 	} {
-		f, dir := laid(t)
+		f, l := laid(t)
+		dir := l.Path()
 		must(t, alter(dir))
-		f.Retire("lease_1")
+		l.Retire()
 		if spare, err := os.ReadDir(f.At("spare")); err != nil || len(spare) != 0 {
 			t.Errorf("%s: the folder was kept: %v, %v", what, spare, err)
 		}
@@ -146,7 +149,7 @@ func TestAlteredFoldersAreRemoved(t *testing.T) {
 			t.Errorf("%s: the host's file is %q, %v", what, data, err)
 		}
 		lay(t, f, "lease_2")
-		if got := tree(t, f.Lease("lease_2")); !slices.Equal(got, fresh) {
+		if got := tree(t, f.Hold("lease_2").Path()); !slices.Equal(got, fresh) {
 			t.Errorf("%s: the next job finds %v", what, got)
 		}
 	}
@@ -154,8 +157,8 @@ func TestAlteredFoldersAreRemoved(t *testing.T) {
 
 // What another agent kept may be half emptied: it is not used.
 func TestSparesDoNotOutliveTheirAgent(t *testing.T) {
-	f, _ := laid(t)
-	f.Retire("lease_1")
+	f, l := laid(t)
+	l.Retire()
 	unlock, err := f.Lock()
 	must(t, err)
 	defer unlock()
@@ -166,26 +169,83 @@ func TestSparesDoNotOutliveTheirAgent(t *testing.T) {
 
 // Few are kept, whatever ends at once.
 func TestSparesAreFew(t *testing.T) {
-	f, _ := laid(t)
-	f.Retire("lease_1")
+	f, l := laid(t)
+	l.Retire()
 	for i := range 20 {
 		id := offpeak.LeaseID("lease_" + string(rune('a'+i)))
-		must(t, os.MkdirAll(filepath.Join(f.Lease(id), "work"), 0o700))
-		f.Retire(id)
+		one := f.Hold(id)
+		must(t, one.Make())
+		one.Retire()
 	}
-	ids := make([]offpeak.LeaseID, 20)
-	for i := range ids {
-		ids[i] = offpeak.LeaseID("lease_" + string(rune('a'+i)))
-		lay(t, f, ids[i])
-		must(t, f.Begin(state.Journal{Lease: ids[i], Supervisor: "s"}))
+	many := make([]*state.Lease, 20)
+	for i := range many {
+		id := offpeak.LeaseID("lease_" + string(rune('a'+i)))
+		many[i] = lay(t, f, id)
+		must(t, many[i].Begin(state.Journal{Lease: id, Supervisor: "s"}))
 	}
-	for _, id := range ids {
-		f.Retire(id)
+	for _, l := range many {
+		l.Retire()
 	}
 	if spare, err := os.ReadDir(f.At("spare")); err != nil || len(spare) != 8 {
 		t.Errorf("%d spares, %v; want 8", len(spare), err)
 	}
 	if left, err := os.ReadDir(f.At("leases")); err != nil || len(left) != 0 {
 		t.Errorf("%d lease folders are left, %v", len(left), err)
+	}
+}
+
+// TestJournalIsBegunOrNot: what the agent after this one finds is the lease that
+// was begun, whatever the lease before it left in the file, and nothing of one
+// that has ended, was settled or never wholly written.
+func TestJournalIsBegunOrNot(t *testing.T) {
+	f, l := laid(t)
+	long := state.Journal{Lease: "lease_1", Supervisor: "s", Work: wire.Work{JobName: strings.Repeat("secret", 100)}}
+	must(t, l.Begin(long))
+	found := func(want ...offpeak.LeaseID) {
+		t.Helper()
+		var got []offpeak.LeaseID
+		js, err := f.Journals()
+		must(t, err)
+		for _, j := range js {
+			got = append(got, j.Lease)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("leases found: %v, want %v", got, want)
+		}
+	}
+	found("lease_1")
+	l.Settle()
+	if data, err := l.Read("lease.json"); err != nil || bytes.Contains(data, []byte("secret")) {
+		t.Errorf("a settled journal holds %q, %v", data, err)
+	}
+	l.Retire()
+	l = lay(t, f, "lease_2")
+	must(t, l.Begin(state.Journal{Lease: "lease_2", Supervisor: "s"}))
+	found("lease_2")
+	// Killed before the last byte to be written: the first.
+	file, err := os.OpenFile(filepath.Join(l.Path(), "lease.json"), os.O_WRONLY, 0)
+	must(t, err)
+	_, err = file.WriteAt([]byte(" "), 0)
+	must(t, errors.Join(err, file.Close()))
+	found()
+	if _, err := os.Lstat(l.Path()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder of a lease that was not begun is there: %v", err)
+	}
+}
+
+// TestLinkedFolderIsNeither: of a link nothing is said, so that nobody takes
+// what it leads to for empty.
+func TestLinkedFolderIsNeither(t *testing.T) {
+	_, l := laid(t)
+	if l.Holds("work", "outputs") || !l.Empty("work", "outputs") {
+		t.Error("an empty folder is not")
+	}
+	must(t, os.WriteFile(filepath.Join(l.Path(), "work/outputs/a"), nil, 0o600))
+	if !l.Holds("work", "outputs") || l.Empty("work", "outputs") {
+		t.Error("a folder that holds a file does not")
+	}
+	must(t, os.Symlink("outputs", filepath.Join(l.Path(), "work/link")))
+	if l.Holds("work", "link") || l.Empty("work", "link") {
+		t.Error("a link was followed")
 	}
 }

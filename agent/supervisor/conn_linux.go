@@ -3,9 +3,13 @@ package supervisor
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"net"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxMessage bounds one request: an environment and an argument vector of
@@ -25,6 +29,7 @@ type conn struct {
 	wake    *sync.Cond
 	replies []Status // guarded by mu
 	push    *Status  // guarded by mu
+	rest    []byte   // guarded by mu: of a message that was cut short
 	closed  bool     // guarded by mu
 	writing bool     // guarded by mu
 }
@@ -58,12 +63,12 @@ func (c *conn) read(to chan<- asked) {
 	to <- asked{from: c, gone: true}
 }
 
-// write sends what is queued until the connection is closed.
+// write sends what could not be sent at once, until the connection is closed.
 func (c *conn) write() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		for len(c.replies) == 0 && c.push == nil && !c.closed {
+		for !c.queued() && !c.closed {
 			c.writing = false
 			c.wake.Broadcast()
 			c.wake.Wait()
@@ -73,22 +78,69 @@ func (c *conn) write() {
 			return
 		}
 		c.writing = true
-		var st Status
-		if len(c.replies) > 0 {
-			st, c.replies = c.replies[0], c.replies[1:]
-		} else {
-			st, c.push = *c.push, nil
-		}
+		data, err := c.next()
 		c.mu.Unlock()
-		data, err := json.Marshal(st)
 		if err == nil {
-			_, err = c.net.Write(append(data, '\n'))
+			_, err = c.net.Write(data)
 		}
 		c.mu.Lock()
 		if err != nil {
 			c.closed = true
 		}
 	}
+}
+
+// send writes what is queued as far as the socket takes it without waiting,
+// which costs no switch to another goroutine. The rest is the writer's.
+func (c *conn) send() {
+	for !c.writing && !c.closed && c.queued() {
+		data, err := c.next()
+		n := 0
+		if err == nil {
+			n, err = c.tryWrite(data)
+		}
+		switch {
+		case err != nil:
+			c.closed = true
+		case n < len(data):
+			c.rest, c.writing = data[n:], true
+		}
+	}
+	c.wake.Broadcast()
+}
+
+func (c *conn) tryWrite(data []byte) (n int, err error) {
+	raw, err := c.net.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var werr error
+	err = raw.Write(func(fd uintptr) bool {
+		if n, werr = unix.Write(int(fd), data); errors.Is(werr, unix.EAGAIN) || errors.Is(werr, unix.EINTR) {
+			werr = nil
+		}
+		n = max(n, 0)
+		return true
+	})
+	return n, errors.Join(err, werr)
+}
+
+func (c *conn) queued() bool { return len(c.rest) > 0 || len(c.replies) > 0 || c.push != nil }
+
+// next takes what is to be written next from the queue.
+func (c *conn) next() (data []byte, err error) {
+	var st Status
+	switch {
+	case len(c.rest) > 0:
+		data, c.rest = c.rest, nil
+		return data, nil
+	case len(c.replies) > 0:
+		st, c.replies = c.replies[0], c.replies[1:]
+	default:
+		st, c.push = *c.push, nil
+	}
+	data, err = json.Marshal(st)
+	return append(data, '\n'), err
 }
 
 func (c *conn) reply(st Status) {
@@ -100,14 +152,14 @@ func (c *conn) reply(st Status) {
 	// The answer is newer than what waits to be pushed and says all of it.
 	c.push = nil
 	c.replies = append(c.replies, st)
-	c.wake.Broadcast()
+	c.send()
 }
 
 func (c *conn) pushed(st Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.push = &st
-	c.wake.Broadcast()
+	c.send()
 }
 
 func (c *conn) close() {
@@ -122,7 +174,7 @@ func (c *conn) flush(most time.Duration) {
 	_ = c.net.SetWriteDeadline(time.Now().Add(most))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for !c.closed && (c.writing || len(c.replies) > 0 || c.push != nil) {
+	for !c.closed && (c.writing || c.queued()) {
 		c.wake.Wait()
 	}
 }

@@ -54,7 +54,6 @@ func TestLimits(t *testing.T) {
 		if e := awaitExit(t, h); e.Reason != offpeak.EndOutOfMemory {
 			t.Errorf("exit %+v", e)
 		}
-		do(t, h, supervisor.Request{Reset: &struct{}{}})
 	})
 	t.Run("processes", func(t *testing.T) {
 		s := script(t, `i=0; while [ $i -lt 60 ]; do sleep 1000 & i=$((i+1)); done; echo all`)
@@ -67,7 +66,6 @@ func TestLimits(t *testing.T) {
 		if left := marked(m); len(left) > 0 {
 			t.Errorf("survivors %v", left)
 		}
-		do(t, h, supervisor.Request{Reset: &struct{}{}})
 	})
 	t.Run("fork bomb", func(t *testing.T) {
 		s := script(t, `mkfifo never; sh -c 'while :; do sleep 1000 & done'; read x <never`)
@@ -85,7 +83,6 @@ func TestLimits(t *testing.T) {
 		if left := marked(m); len(left) > 0 {
 			t.Errorf("survivors %v", left)
 		}
-		do(t, h, supervisor.Request{Reset: &struct{}{}})
 	})
 	t.Run("lifted for the next job", func(t *testing.T) {
 		s := script(t, `head -c 200000000 /dev/zero | tail -c 100000000 >/dev/null`)
@@ -108,7 +105,6 @@ func TestOutputIsExactAndCapped(t *testing.T) {
 	if got := read(t, s, "stderr.log"); got != "err" {
 		t.Errorf("stderr %q", got)
 	}
-	do(t, h, supervisor.Request{Reset: &struct{}{}})
 
 	s = script(t, `head -c 209715200 /dev/zero | tr '\0' x; echo; echo the end`)
 	s.Limits.Log = offpeak.MiB

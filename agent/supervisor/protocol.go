@@ -21,7 +21,6 @@
 package supervisor
 
 import (
-	"os"
 	"path/filepath"
 	"time"
 
@@ -35,7 +34,8 @@ type Request struct {
 	// ID is given back in the Re of the status that answers, so that it can be
 	// told from one that was pushed. Set by Handle.Do.
 	ID uint64 `json:"id,omitempty"`
-	// Start starts a command. A supervisor that is not idle refuses it.
+	// Start starts a command. A supervisor that is not idle refuses it, unless it
+	// is told to forget the job that has exited.
 	Start *Start `json:"start,omitempty"`
 	// Lease moves the deadline; it thaws a tree that was frozen for lack of it.
 	Lease *Lease `json:"lease,omitempty"`
@@ -47,8 +47,6 @@ type Request struct {
 	Kill *Kill `json:"kill,omitempty"`
 	// Status asks for the status alone.
 	Status *struct{} `json:"status,omitempty"`
-	// Reset forgets an exited job, so that the supervisor is idle and warm again.
-	Reset *struct{} `json:"reset,omitempty"`
 	// Quit kills what runs and ends the supervisor.
 	Quit *struct{} `json:"quit,omitempty"`
 }
@@ -57,7 +55,11 @@ type Request struct {
 type Start struct {
 	// Lease is kept and shown in the status: it is how a restarted agent knows
 	// what this supervisor holds.
-	Lease   offpeak.LeaseID `json:"lease"`
+	Lease offpeak.LeaseID `json:"lease"`
+	// Forget is the lease of an exited job whose result was taken: that it may
+	// be forgotten is told here, since a request of its own would cost a warm
+	// start as much again.
+	Forget  offpeak.LeaseID `json:"forget,omitempty"`
 	Command driver.Command  `json:"command"`
 	// Folder is the attempt's folder: the supervisor writes stdout.log,
 	// stderr.log and status.json there. A log that stayed empty has no file.
@@ -113,23 +115,19 @@ type Kill struct {
 	Reason offpeak.EndReason `json:"reason"`
 }
 
-// StatusFile is the file in an attempt's folder that holds the last Status,
-// written when the job has exited: the result survives its supervisor. An agent
-// that is connected and resets the supervisor at once has taken the result; then
-// there is no file.
+// StatusFile is the file in an attempt's folder that holds the last Status of a
+// job that has exited: the result survives its supervisor. A supervisor without
+// an agent writes it, at once; a connected agent does with KeepStatus, unless the
+// hub has the end before that is worth it.
 const StatusFile = "status.json"
 
 // KeepStatus writes into an attempt's folder what its supervisor said last, if
-// that is an exit and the supervisor did not live to write it down itself.
+// that is an exit.
 func KeepStatus(folder string, st Status) error {
 	if st.Phase != Exited {
 		return nil
 	}
-	path := filepath.Join(folder, StatusFile)
-	if _, err := os.Lstat(path); err == nil {
-		return nil
-	}
-	return writeWhole(path, st)
+	return writeWhole(filepath.Join(folder, StatusFile), st)
 }
 
 // Phase is where a supervisor stands.

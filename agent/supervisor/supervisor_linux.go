@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -37,10 +38,6 @@ const (
 	// stays, idle or with a result, which is in its status.json as well.
 	lonelyIdle   = time.Minute
 	lonelyExited = 15 * time.Minute
-	// saveAfter is how long a connected agent has to take a result and reset
-	// before it is written down as well: two file operations cost as much as
-	// starting a process. Without an agent it is written at once.
-	saveAfter = 50 * time.Millisecond
 )
 
 // Main is the body of a supervisor process; args follow the command's name. It
@@ -93,8 +90,8 @@ type server struct {
 	diskAt   int64
 	killAt   int64
 	aloneAt  int64
-	saveAt   int64 // when the exit is written down; 0 when it is or need not be
-	folder   string
+	unsaved  bool   // the exit is not written down
+	folder   string // of the exited job; "" when it is gone, and so taken
 	quitting bool
 }
 
@@ -171,8 +168,8 @@ func (s *server) accept() {
 func (s *server) run() {
 	go s.accept()
 	s.aloneAt = BootTime()
+	s.rearm(now())
 	for !s.quitting || s.job != nil && !s.job.gone {
-		s.rearm()
 		var changed <-chan struct{}
 		var exited <-chan syscall.WaitStatus
 		var disk <-chan folder
@@ -209,9 +206,11 @@ func (s *server) run() {
 			s.measured(found)
 		case <-s.alarm.C:
 		}
-		s.tick()
+		t := now()
+		s.tick(t)
+		s.rearm(t)
 	}
-	if s.saveAt != 0 {
+	if s.unsaved {
 		s.save()
 	}
 	for c := range s.conns {
@@ -227,8 +226,8 @@ func (s *server) close() {
 }
 
 // rearm sets the alarm to the next moment at which something may be due.
-func (s *server) rearm() {
-	t, wait := now(), time.Duration(0)
+func (s *server) rearm(t instant) {
+	wait := time.Duration(0)
 	within := func(d time.Duration) {
 		if d = max(d, time.Microsecond); wait == 0 || d < wait {
 			wait = d
@@ -249,8 +248,6 @@ func (s *server) rearm() {
 		if j.start.Limits.Disk > 0 && !j.measuring {
 			within(time.Duration(s.diskAt - t.Boot))
 		}
-	case s.saveAt != 0:
-		within(time.Duration(s.saveAt - t.Boot))
 	case len(s.conns) == 0:
 		within(time.Duration(s.aloneAt-t.Boot) + s.lonely())
 	}
@@ -258,17 +255,17 @@ func (s *server) rearm() {
 }
 
 func (s *server) lonely() time.Duration {
-	if s.status.Phase == Exited {
+	if s.status.Phase == Exited && s.folder != "" {
 		return lonelyExited
 	}
 	return lonelyIdle
 }
 
 // tick does what is due now.
-func (s *server) tick() {
-	t, j := now(), s.job
+func (s *server) tick(t instant) {
+	j := s.job
 	if j == nil || j.gone {
-		if s.saveAt != 0 && (len(s.conns) == 0 || t.Boot >= s.saveAt) {
+		if s.unsaved && len(s.conns) == 0 {
 			s.save()
 		}
 		if len(s.conns) == 0 && time.Duration(t.Boot-s.aloneAt) >= s.lonely() {
@@ -357,18 +354,18 @@ func (s *server) do(r Request) error {
 			s.end(offpeak.EndCancelled, "the supervisor was told to quit")
 		}
 		return nil
-	case r.Reset != nil:
-		if s.running() {
-			return errors.New("a job is running")
-		}
-		s.job, s.saveAt = nil, 0
-		s.status = Status{Phase: Idle, PID: s.status.PID, Fence: s.status.Fence, Limited: s.status.Limited, Warnings: s.status.Warnings}
-		return nil
 	case r.Start != nil:
+		if err := checkStart(*r.Start); err != nil {
+			return err
+		}
+		if s.status.Phase == Exited && s.status.Lease == r.Start.Forget {
+			s.forget()
+		}
 		if s.status.Phase != Idle {
 			return fmt.Errorf("not idle: %s", s.status.Phase)
 		}
-		return s.start(*r.Start)
+		s.start(*r.Start)
+		return nil
 	}
 	if !s.running() {
 		return fmt.Errorf("no job is running: %s", s.status.Phase)
@@ -394,10 +391,13 @@ func (s *server) do(r Request) error {
 
 func (s *server) running() bool { return s.status.Phase == Running }
 
-func (s *server) start(start Start) error {
-	if err := checkStart(start); err != nil {
-		return err
-	}
+// forget makes the supervisor idle after a job.
+func (s *server) forget() {
+	s.job, s.unsaved = nil, false
+	s.status = Status{Phase: Idle, PID: s.status.PID, Fence: s.status.Fence, Limited: s.status.Limited, Warnings: s.status.Warnings}
+}
+
+func (s *server) start(start Start) {
 	s.status.Lease = start.Lease
 	s.detail = ""
 	j, err := launch(start, s.fence, s.fork, &s.bufs, s.null)
@@ -407,12 +407,11 @@ func (s *server) start(start Start) error {
 			exit = Exit{Reason: se.Reason, Detail: se.Detail}
 		}
 		s.exited(start.Folder, exit)
-		return nil
+		return
 	}
 	s.job = j
 	s.status.Phase = Running
 	s.diskAt = BootTime() + int64(diskEvery)
-	return nil
 }
 
 func checkStart(start Start) error {
@@ -578,16 +577,18 @@ func (s *server) treeGone() {
 func (s *server) exited(folder string, exit Exit) {
 	s.status.Phase, s.status.Exit = Exited, &exit
 	s.aloneAt = BootTime()
-	s.folder, s.saveAt = folder, s.aloneAt+int64(saveAfter)
-	if len(s.conns) == 0 {
-		s.save()
-	}
+	s.folder, s.unsaved = folder, true
 }
 
-// save writes the result down, so that it survives this process.
+// save writes the result down, so that it survives this process. As long as an
+// agent is connected that is the agent's part: it alone knows when the folder is
+// to go. Where it is gone the result was taken.
 func (s *server) save() {
-	s.saveAt = 0
-	if err := writeWhole(filepath.Join(s.folder, StatusFile), s.current()); err != nil {
+	s.unsaved = false
+	switch err := writeWhole(filepath.Join(s.folder, StatusFile), s.current()); {
+	case errors.Is(err, fs.ErrNotExist):
+		s.folder = ""
+	case err != nil:
 		s.status.Warnings = append(s.status.Warnings, "the status could not be written: "+err.Error())
 	}
 }

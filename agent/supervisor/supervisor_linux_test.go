@@ -76,6 +76,7 @@ func script(t testing.TB, text string) supervisor.Start {
 	}
 	return supervisor.Start{
 		Lease:  "lease_1",
+		Forget: "lease_1", // of the test's start before this one
 		Folder: folder,
 		Command: driver.Command{
 			Path: "/bin/sh", Args: []string{"sh", "-c", text}, Dir: work,
@@ -315,11 +316,6 @@ func TestExits(t *testing.T) {
 			(got.Code == nil) != (c.want.Code == nil) || got.Code != nil && *got.Code != *c.want.Code {
 			t.Errorf("%s: %+v", c.text, got)
 		}
-		eventually(t, "the status file is written", func() bool {
-			data, err := os.ReadFile(filepath.Join(s.Folder, supervisor.StatusFile))
-			return err == nil && strings.Contains(string(data), string(c.want.Reason))
-		})
-		do(t, h, supervisor.Request{Reset: &struct{}{}})
 	}
 	for _, path := range []string{"/nonexistent/prog", "/etc/passwd", "/etc"} {
 		s := script(t, "")
@@ -328,7 +324,39 @@ func TestExits(t *testing.T) {
 		if got := awaitExit(t, h); got.Reason != offpeak.EndCommandNotFound || !strings.Contains(got.Detail, path) {
 			t.Errorf("%s: %+v", path, got)
 		}
-		do(t, h, supervisor.Request{Reset: &struct{}{}})
+	}
+}
+
+// TestResultIsWrittenDownWithoutAnAgent: the agent's part while there is one, the
+// supervisor's when there is none, whichever ended first.
+func TestResultIsWrittenDownWithoutAnAgent(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, text string }{{"job first", "exit 3"}, {"agent first", "sleep 0.2; exit 3"}} {
+		h := spawn(t, "")
+		s := script(t, c.text)
+		start(t, h, s)
+		path := filepath.Join(s.Folder, supervisor.StatusFile)
+		if c.name == "job first" {
+			awaitExit(t, h)
+			if _, err := os.Lstat(path); !os.IsNotExist(err) {
+				t.Errorf("%s: written beside a connected agent: %v", c.name, err)
+			}
+		}
+		h.Close()
+		eventually(t, "the status file is written", func() bool {
+			data, err := os.ReadFile(path)
+			return err == nil && strings.Contains(string(data), string(offpeak.EndExitNonzero))
+		})
+		next, err := supervisor.Adopt(t.Context(), h.Dir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := awaitExit(t, next); e.Reason != offpeak.EndExitNonzero {
+			t.Errorf("%s: the next agent hears %+v", c.name, e)
+		}
+		if err := next.End(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -351,7 +379,24 @@ func TestRefusals(t *testing.T) {
 	refused("relative command", supervisor.Request{Start: &relative})
 	start(t, h, s)
 	refused("second start", supervisor.Request{Start: &s})
-	refused("reset while running", supervisor.Request{Reset: &struct{}{}})
+	do(t, h, supervisor.Request{Kill: &supervisor.Kill{Reason: offpeak.EndCancelled}})
+	awaitExit(t, h)
+	next := script(t, "exit 3")
+	next.Lease, next.Forget = "lease_2", ""
+	refused("start over a result that was not taken", supervisor.Request{Start: &next})
+	next.Forget = "lease_3"
+	refused("start over another's result", supervisor.Request{Start: &next})
+	bad := next
+	bad.Forget, bad.Command.Path = "lease_1", "sh"
+	refused("start of what can't be", supervisor.Request{Start: &bad})
+	if st := do(t, h, ask); st.Lease != "lease_1" || st.Exit == nil || st.Exit.Reason != offpeak.EndCancelled {
+		t.Errorf("the refused starts changed the result to %+v", st)
+	}
+	next.Forget = "lease_1"
+	start(t, h, next)
+	if e := awaitExit(t, h); e.Code == nil || *e.Code != 3 {
+		t.Errorf("exit = %+v", e)
+	}
 }
 
 func TestWarmRestartsLeaveNothing(t *testing.T) {
@@ -378,7 +423,6 @@ func TestWarmRestartsLeaveNothing(t *testing.T) {
 		if left := marked(m); len(left) > 0 {
 			t.Fatalf("run %d left %v", i, left)
 		}
-		do(t, h, supervisor.Request{Reset: &struct{}{}})
 		if i == 10 {
 			fds = count()
 		}
@@ -387,7 +431,7 @@ func TestWarmRestartsLeaveNothing(t *testing.T) {
 		t.Errorf("descriptors grew from %d to %d", fds, n)
 	}
 	after := do(t, h, ask)
-	if after.PID != before.PID || after.Phase != supervisor.Idle {
+	if after.PID != before.PID || after.Phase != supervisor.Exited {
 		t.Errorf("after: %+v", after)
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"offpeak"
+	"offpeak/agent/state"
 	"offpeak/blob"
 	"offpeak/wire"
 )
@@ -23,10 +25,12 @@ const packTries = 3
 // goroutine at a time uses it.
 type Checkpoints struct {
 	lease *Lease
-	// stored is the entry that the hub has.
-	stored entry
-	last   time.Duration
-	any    bool
+	// old are the entries that were there when the newest of them was stored. What
+	// is not among them came later, whatever the times of the files say: a clock
+	// may have been set back.
+	old  map[entry]bool
+	last time.Duration
+	any  bool
 }
 
 // entry tells one state of one entry of the checkpoint folder from another.
@@ -42,7 +46,7 @@ func NewCheckpoints(l *Lease, restored bool) *Checkpoints {
 	s := &Checkpoints{lease: l}
 	if restored {
 		if dir, err := s.open(); err == nil {
-			s.stored, _ = newest(dir)
+			s.old = entries(dir)
 			dir.Close()
 		}
 	}
@@ -50,7 +54,7 @@ func NewCheckpoints(l *Lease, restored bool) *Checkpoints {
 }
 
 func (s *Checkpoints) open() (*os.Root, error) {
-	work, err := s.lease.work()
+	work, err := s.lease.Folder.Work()
 	if err != nil {
 		return nil, err
 	}
@@ -58,30 +62,45 @@ func (s *Checkpoints) open() (*os.Root, error) {
 	return work.OpenRoot(s.lease.Checkpoints)
 }
 
-// newest returns the newest whole entry: what was renamed into place. Names
-// that say "not yet" are left alone, and so is what is neither file nor folder.
-func newest(dir *os.Root) (best entry, found bool) {
+// empty says, at little cost, that there is nothing at all.
+func (s *Checkpoints) empty() bool {
+	names := strings.Split(s.lease.Checkpoints, string(filepath.Separator))
+	return s.lease.Folder.Empty(append([]string{state.WorkDir}, names...)...)
+}
+
+// entries lists the whole entries: what was renamed into place. Names that say
+// "not yet" are left alone, and so is what is neither file nor folder.
+func entries(dir *os.Root) map[entry]bool {
 	f, err := dir.Open(".")
 	if err != nil {
-		return entry{}, false
+		return nil
 	}
 	defer f.Close()
-	entries, err := f.ReadDir(-1)
+	list, err := f.ReadDir(-1)
 	if err != nil {
-		return entry{}, false
+		return nil
 	}
-	for _, e := range entries {
+	out := map[entry]bool{}
+	for _, e := range list {
 		name := e.Name()
 		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".part") || (!e.Type().IsRegular() && !e.IsDir()) {
 			continue
 		}
-		info, err := e.Info()
-		if err != nil {
+		if info, err := e.Info(); err == nil {
+			out[entry{name: name, mtime: info.ModTime(), size: info.Size()}] = true
+		}
+	}
+	return out
+}
+
+// newest returns the newest of the entries that are not old.
+func newest(all, old map[entry]bool) (best entry, found bool) {
+	for e := range all {
+		if old[e] {
 			continue
 		}
-		c := entry{name: name, mtime: info.ModTime(), size: info.Size()}
-		if !found || c.mtime.After(best.mtime) || c.mtime.Equal(best.mtime) && c.name > best.name {
-			best, found = c, true
+		if !found || e.mtime.After(best.mtime) || e.mtime.Equal(best.mtime) && e.name > best.name {
+			best, found = e, true
 		}
 	}
 	return best, found
@@ -123,13 +142,16 @@ func (s *Checkpoints) Run(ctx context.Context, every time.Duration) {
 
 // Pending says that there is a checkpoint which the hub does not have.
 func (s *Checkpoints) Pending() bool {
+	if s.empty() {
+		return false
+	}
 	dir, err := s.open()
 	if err != nil {
 		return false
 	}
 	defer dir.Close()
-	e, found := newest(dir)
-	return found && e != s.stored
+	_, found := newest(entries(dir), s.old)
+	return found
 }
 
 // FlushLast stores the newest entry of a job that is gone, if the hub does not
@@ -138,19 +160,23 @@ func (s *Checkpoints) FlushLast(ctx context.Context) error { return s.flush(ctx,
 
 // flush stores the newest entry, if the hub does not have it.
 func (s *Checkpoints) flush(ctx context.Context, tries int) error {
+	if s.empty() {
+		return nil
+	}
 	dir, err := s.open()
 	if err != nil {
 		return nil // the job removed its folder: there is nothing to store
 	}
 	defer dir.Close()
 	for ; ; tries-- {
-		e, found := newest(dir)
-		if !found || e == s.stored {
+		all := entries(dir)
+		e, found := newest(all, s.old)
+		if !found {
 			return nil
 		}
 		err := s.store(ctx, dir, e)
 		if err == nil {
-			s.stored, s.last, s.any = e, s.lease.Boot(), true
+			s.old, s.last, s.any = all, s.lease.Boot(), true
 			return nil
 		}
 		if tries <= 1 || !errors.Is(err, blob.ErrChanged) && !errors.Is(err, fs.ErrNotExist) {

@@ -47,12 +47,7 @@ func (s *Logs) size(sp *spool) (int64, error) {
 		return 0, nil
 	}
 	if sp.file == nil {
-		root, err := s.lease.Folder.OpenLease(s.lease.ID)
-		if err != nil {
-			return 0, err
-		}
-		defer root.Close()
-		f, err := state.OpenPlain(root, sp.name+".log")
+		f, err := s.lease.Folder.Open(sp.name + ".log")
 		if errors.Is(err, os.ErrNotExist) {
 			return 0, nil
 		} else if errors.Is(err, state.ErrNotPlain) {

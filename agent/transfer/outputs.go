@@ -25,13 +25,8 @@ type Outputs struct {
 // OutputPaths are the patterns of what an attempt leaves: those its task names
 // and the output folder, if anything is in it.
 func (l *Lease) OutputPaths(named []string) []string {
-	work, err := l.work()
-	if err != nil {
-		return nil
-	}
-	defer work.Close()
 	paths := slices.Clone(named)
-	if filled(work, state.OutputDir) && !slices.Contains(paths, state.OutputDir) {
+	if l.Folder.Holds(state.WorkDir, state.OutputDir) && !slices.Contains(paths, state.OutputDir) {
 		paths = append(paths, state.OutputDir)
 	}
 	return paths
@@ -40,7 +35,7 @@ func (l *Lease) OutputPaths(named []string) []string {
 // StoreOutputs stores what the patterns match in the job's folder. Patterns
 // that match nothing don't keep the rest from being stored.
 func (l *Lease) StoreOutputs(ctx context.Context, paths []string) (out Outputs, err error) {
-	work, err := l.work()
+	work, err := l.Folder.Work()
 	if err != nil {
 		return out, fmt.Errorf("open job folder: %w", err)
 	}
@@ -78,19 +73,4 @@ func (l *Lease) packOutputs(ctx context.Context, work *os.Root, paths []string, 
 			return packed, err
 		}
 	}
-}
-
-// filled says that a folder is there and holds something.
-func filled(work *os.Root, name string) bool {
-	info, err := work.Lstat(name)
-	if err != nil || !info.IsDir() {
-		return false
-	}
-	f, err := work.Open(name)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	entries, _ := f.ReadDir(1)
-	return len(entries) > 0
 }

@@ -15,7 +15,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"offpeak"
@@ -29,9 +28,9 @@ import (
 type Lease struct {
 	ID      offpeak.LeaseID
 	Attempt offpeak.Attempt
-	// Folder is the data folder, Checkpoints the place in the job's own folder
-	// where it puts them.
-	Folder      state.Folder
+	// Folder is the lease's folder, Checkpoints the place in the job's own where
+	// it puts them.
+	Folder      *state.Lease
 	Checkpoints string
 	Link        *link.Link
 	// Bound is how long the transfer of one blob may take.
@@ -46,11 +45,6 @@ type Lease struct {
 	Note  func(what string, err error)
 	Stale func()
 	Log   *slog.Logger
-}
-
-// work opens the job's own folder.
-func (l *Lease) work() (*os.Root, error) {
-	return l.Folder.OpenWork(l.ID)
 }
 
 // skipped warns of what was left out and says it in a sentence, "" if nothing was.

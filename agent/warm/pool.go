@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"offpeak"
 	"offpeak/agent/supervisor"
 )
 
@@ -75,6 +76,8 @@ const surplusFor = 30 * time.Second
 type Slot struct {
 	Name string
 	Sup  Supervisor
+	// Last is the lease whose job it ran last, for the next start to forget.
+	Last offpeak.LeaseID
 }
 
 // New returns a pool over the folder dir that keeps n supervisors ready. bound
@@ -151,7 +154,7 @@ func (p *Pool) start(ctx context.Context) (Slot, error) {
 		p.Release(name)
 		return Slot{}, fmt.Errorf("start supervisor: %w", err)
 	}
-	return Slot{name, sup}, nil
+	return Slot{Name: name, Sup: sup}, nil
 }
 
 func (p *Pool) reserve() string {
@@ -180,22 +183,24 @@ func (p *Pool) Release(name string) {
 	delete(p.used, name)
 }
 
-// Give takes a supervisor back. One that can't be made idle again is ended.
-func (p *Pool) Give(ctx context.Context, s Slot) {
+// Give takes a supervisor back whose job, that of the lease, has exited and was
+// reported. One that is not needed or gone is ended.
+func (p *Pool) Give(ctx context.Context, s Slot, last offpeak.LeaseID) {
 	defer p.Returned()
-	if alive(s.Sup) {
-		st, err := p.Do(ctx, s.Sup, supervisor.Request{Reset: &struct{}{}})
-		if err == nil && st.Phase == supervisor.Idle {
-			p.mu.Lock()
-			if !p.shut && len(p.idle) < 2*p.warm {
-				p.idle = append(p.idle, s)
-				p.mu.Unlock()
-				return
-			}
-			p.mu.Unlock()
-		}
+	if s.Last = last; alive(s.Sup) && p.keep(s) {
+		return
 	}
 	p.End(ctx, s)
+}
+
+func (p *Pool) keep(s Slot) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.shut || len(p.idle) >= 2*p.warm {
+		return false
+	}
+	p.idle = append(p.idle, s)
+	return true
 }
 
 // Drop ends a supervisor that was taken.
@@ -304,10 +309,10 @@ func (p *Pool) Sweep(ctx context.Context, wanted map[string]bool) (map[string]Sl
 		case err != nil:
 			p.Release(name)
 		case wanted[name]:
-			found[name] = Slot{name, sup}
+			found[name] = Slot{Name: name, Sup: sup}
 		default:
 			p.log.Info("ending a supervisor that holds no lease", "folder", name)
-			p.End(ctx, Slot{name, sup})
+			p.End(ctx, Slot{Name: name, Sup: sup})
 		}
 	}
 	return found, nil

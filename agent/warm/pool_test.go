@@ -26,7 +26,6 @@ type fake struct {
 
 type sup struct {
 	updates chan supervisor.Status
-	busy    bool
 	once    sync.Once
 }
 
@@ -64,9 +63,6 @@ func (f *fake) Clear(dir string) error {
 func (f *fake) starts() int { f.mu.Lock(); defer f.mu.Unlock(); return f.started }
 
 func (s *sup) Do(_ context.Context, r supervisor.Request) (supervisor.Status, error) {
-	if r.Reset != nil && s.busy {
-		return supervisor.Status{Phase: supervisor.Running}, nil
-	}
 	return supervisor.Status{Phase: supervisor.Idle}, nil
 }
 func (s *sup) Updates() <-chan supervisor.Status { return s.updates }
@@ -142,14 +138,16 @@ func TestPoolIsKeptFilledAndUsedAgain(t *testing.T) {
 			t.Errorf("%d were started, want one more to be ready", n)
 		}
 		for range 10 {
-			p.Give(t.Context(), a)
-			a = take(t, p)
+			p.Give(t.Context(), a, "lease_1")
+			if a = take(t, p); a.Last != "lease_1" {
+				t.Errorf("it is to forget %q", a.Last)
+			}
 		}
 		if n := f.starts(); n != 3 {
 			t.Errorf("%d were started for jobs that came one after the other, want 3", n)
 		}
-		p.Give(t.Context(), a)
-		p.Give(t.Context(), b)
+		p.Give(t.Context(), a, "lease_1")
+		p.Give(t.Context(), b, "lease_2")
 		time.Sleep(2 * surplusFor)
 		synctest.Wait()
 		if left := names(t, p.dir); len(left) != 2 {
@@ -181,13 +179,18 @@ func TestDeadOnesAreNotTaken(t *testing.T) {
 	})
 }
 
-func TestOneThatIsNotIdleIsEnded(t *testing.T) {
+func TestOneThatDiedIsNotKept(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, p *Pool, f *fake) {
 		s := take(t, p)
-		s.Sup.(*sup).busy = true
-		p.Give(t.Context(), s)
-		if alive(s.Sup) {
-			t.Error("a supervisor that can't be reset stays")
+		s.Sup.(*sup).die()
+		p.Give(t.Context(), s, "lease_1")
+		if next := take(t, p); next.Name == s.Name || next.Last != "" {
+			t.Errorf("took %+v", next)
+		} else {
+			p.Drop(t.Context(), next)
+		}
+		if !slices.Contains(f.cleared, s.Name) {
+			t.Error("what it left was not cleared away")
 		}
 	})
 }

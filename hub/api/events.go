@@ -66,7 +66,8 @@ func (a *api) tell(w http.ResponseWriter, r *http.Request, c *caller, account of
 		}
 	}
 	seq := a.hub.Events(ctx, account, after, job)
-	news, done := make(chan told), make(chan struct{})
+	// What comes while a message is on its way is sent together.
+	news, done := make(chan told, mostTold), make(chan struct{})
 	defer func() { cancel(); <-done }()
 	go func() {
 		defer close(done)
@@ -98,10 +99,18 @@ func (a *api) tell(w http.ResponseWriter, r *http.Request, c *caller, account of
 			if !ok {
 				return nil
 			}
-			if n.err != nil {
-				return n.err
+			var text []byte
+			for {
+				if n.err != nil {
+					return n.err
+				}
+				text = appendEvent(text, n.event)
+				if len(news) == 0 {
+					break
+				}
+				n = <-news
 			}
-			if err := out.send(eventText(n.event)); err != nil {
+			if err := out.send(text); err != nil {
 				return err
 			}
 		case <-ping.C:
@@ -116,6 +125,10 @@ func (a *api) tell(w http.ResponseWriter, r *http.Request, c *caller, account of
 		}
 	}
 }
+
+// mostTold is how many events wait for a listener's connection; the others wait
+// in the hub's tail or in the store.
+const mostTold = 32
 
 // resync is the type of what is told when events were lost to retention.
 const resync = "resync"
@@ -154,20 +167,17 @@ func (a *api) listen(ctx context.Context, seq iter.Seq2[offpeak.Event, error], a
 	}
 }
 
-// eventText is one event on the stream. JSON has no line breaks, so data is one line.
-func eventText(e offpeak.Event) []byte {
-	var b strings.Builder
-	b.WriteString("id: " + strconv.FormatInt(e.Cursor, 10) + "\n")
+// appendEvent adds one event as the stream has it. JSON has no line breaks, so
+// data is one line.
+func appendEvent(b []byte, e offpeak.Event) []byte {
+	b = strconv.AppendInt(append(b, "id: "...), e.Cursor, 10)
 	if e.Type == resync {
-		b.WriteString("event: resync\ndata: {}\n\n")
-		return []byte(b.String())
+		return append(b, "\nevent: resync\ndata: {}\n\n"...)
 	}
 	data, err := json.Marshal(e)
 	if err != nil {
 		data = []byte("{}") // Data came from the store as JSON; a broken one must not end the stream
 	}
-	b.WriteString("data: ")
-	b.Write(data)
-	b.WriteString("\n\n")
-	return []byte(b.String())
+	b = append(append(b, "\ndata: "...), data...)
+	return append(b, "\n\n"...)
 }

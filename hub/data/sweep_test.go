@@ -56,6 +56,7 @@ func TestBytesWithoutBooksAreSweptAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &dying{}
 		r := newRoom(t, func(s store.Store) store.Store { d.Store = s; return d }, time.Now)
+		time.Sleep(12 * time.Hour) // half way between two sweeps
 		kept, err := r.put([]byte("stored and booked"))
 		must(t, err)
 		unused, err := r.put([]byte("stored, booked, and used by nobody"))

@@ -51,6 +51,11 @@ type Grid struct {
 	Client  *wire.Direct
 	hub     *exec.Cmd
 	hubArgs []string
+	// slept says that a machine stood still, so that what it ran may overlap
+	// for a moment with what took its place.
+	slept bool
+	// forgotten are jobs that the hub does not know any more, rightly.
+	forgotten map[offpeak.JobID]bool
 
 	mu     sync.Mutex // guards agents
 	agents map[string]*Agent
@@ -63,7 +68,7 @@ func Start(t testing.TB, bin string, hubArgs ...string) *Grid {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &Grid{t: t, bin: bin, Dir: dir, Timers: quick, Addr: freeAddr(t), hubArgs: hubArgs, agents: map[string]*Agent{}}
+	g := &Grid{t: t, bin: bin, Dir: dir, Timers: quick, Addr: freeAddr(t), hubArgs: hubArgs, agents: map[string]*Agent{}, forgotten: map[offpeak.JobID]bool{}}
 	t.Cleanup(g.stop)
 	g.StartHub()
 	return g
@@ -283,6 +288,14 @@ func (a *Agent) Processes() []int {
 	return out
 }
 
+// Supervisors are the agent's supervisors, those that wait for a job too.
+func (a *Agent) Supervisors() []int {
+	return slices.DeleteFunc(a.Processes(), func(pid int) bool {
+		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		return !strings.Contains(string(cmdline), "\x00supervise\x00")
+	})
+}
+
 func pids() []int {
 	names, _ := filepath.Glob("/proc/[0-9]*")
 	out := make([]int, 0, len(names))
@@ -322,9 +335,24 @@ func (a *Agent) KillNode() {
 	}
 }
 
-// Signal sends a signal to agent, supervisors and jobs together: SIGSTOP and
-// SIGCONT are a laptop's lid.
-func (a *Agent) Signal(sig syscall.Signal) {
+// Sleep and Wake are a laptop's lid: agent, supervisors and jobs stand still
+// together. What woke up may run for a moment before it knows the time.
+func (a *Agent) Sleep() {
+	a.grid.slept = true
+	a.signal(syscall.SIGSTOP)
+}
+
+// Wake undoes Sleep.
+func (a *Agent) Wake() { a.signal(syscall.SIGCONT) }
+
+// Stop stops the agent's process alone, with SIGSTOP, until Continue; its
+// supervisors and jobs go on.
+func (a *Agent) Stop() { _ = a.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Continue undoes Stop.
+func (a *Agent) Continue() { _ = a.cmd.Process.Signal(syscall.SIGCONT) }
+
+func (a *Agent) signal(sig syscall.Signal) {
 	for _, pid := range a.Processes() {
 		_ = syscall.Kill(pid, sig)
 	}
@@ -374,28 +402,35 @@ func (g *Grid) Log(id offpeak.JobID, attempt offpeak.Attempt, stream string) str
 	return string(data)
 }
 
-// Check fails the test if an invariant does not hold on the live store.
+// Check fails the test if `offpeak check` finds an invariant broken on the live
+// store.
 func (g *Grid) Check() {
 	g.t.Helper()
-	checked, err := g.Client.Check(context.Background())
-	if err != nil {
-		g.t.Errorf("check: %v", err)
-		return
-	}
-	for _, v := range checked.Violations {
-		g.t.Errorf("invariant %s is broken: %s: %s", v.Invariant, v.Object, v.Detail)
+	if out, errs, exit := g.CLI("check"); exit != 0 {
+		g.t.Errorf("offpeak check: exit %d:\n%s%s", exit, out, errs)
 	}
 }
 
+// stop ends the grid. Whatever the test was about, the store's invariants have
+// to hold at its end, and what jobs testified has to agree with the store.
 func (g *Grid) stop() {
-	if g.hub != nil && g.hub.ProcessState == nil && g.Client != nil {
-		g.Check()
+	defer g.end()
+	if g.Client == nil {
+		return
 	}
+	if g.hub.ProcessState != nil {
+		g.StartHub()
+	}
+	g.Check()
+	g.referee()
+}
+
+func (g *Grid) end() {
 	g.mu.Lock()
 	agents := g.agents
 	g.mu.Unlock()
 	for _, a := range agents {
-		a.Signal(syscall.SIGCONT)
+		a.signal(syscall.SIGCONT)
 		a.KillNode()
 	}
 	if g.hub != nil {

@@ -1,6 +1,7 @@
 package gridtest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -26,7 +27,7 @@ while [ "$n" -lt "$STEPS" ]; do
   echo "$n" >"$OFFPEAK_CHECKPOINT_DIR/.new" && mv "$OFFPEAK_CHECKPOINT_DIR/.new" "$OFFPEAK_CHECKPOINT_DIR/$n"
   sleep "$PACE"
 done
-echo "$n" >result
+echo "attempt $OFFPEAK_ATTEMPT to $n" >result
 say end
 `
 
@@ -83,9 +84,12 @@ type Fact struct {
 }
 
 // Facts reads the referee's file.
-func (g *Grid) Facts() []Fact {
+func (g *Grid) Facts() []Fact { return g.FactsIn(g.RefereeFile()) }
+
+// FactsIn reads a file of the same form.
+func (g *Grid) FactsIn(path string) []Fact {
 	g.t.Helper()
-	data, err := os.ReadFile(g.RefereeFile())
+	data, err := os.ReadFile(path)
 	if err != nil && !os.IsNotExist(err) {
 		g.t.Fatalf("read the referee's file: %v", err)
 	}
@@ -129,4 +133,83 @@ func Overlap(facts []Fact) time.Duration {
 		}
 	}
 	return worst
+}
+
+// Forget tells the referee that the hub has no such job any more, because it was
+// restored from an older copy.
+func (g *Grid) Forget(id offpeak.JobID) { g.forgotten[id] = true }
+
+// referee compares what jobs testified with what the store says became of them:
+// nothing ran without a lease, nothing ran twice under one lease nor after it,
+// no two attempts ran at once, and what is said to have succeeded did run.
+func (g *Grid) referee() {
+	g.t.Helper()
+	facts := g.Facts()
+	jobs := map[offpeak.JobID][]Fact{}
+	for _, f := range facts {
+		if !g.forgotten[f.Job] {
+			jobs[f.Job] = append(jobs[f.Job], f)
+		}
+	}
+	if o := Overlap(facts); o > 0 && !g.slept {
+		g.t.Errorf("two attempts of a job ran at once for %s", o)
+	}
+	for id, said := range jobs {
+		job, err := g.Client.Job(context.Background(), id)
+		if err != nil {
+			g.t.Errorf("job %s ran, but the hub says: %v", id, err)
+			continue
+		}
+		list, err := g.Client.Attempts(context.Background(), id)
+		if err != nil {
+			g.t.Errorf("attempts of %s: %v", id, err)
+			continue
+		}
+		for _, fault := range faults(job, list.Items, said, g.slept) {
+			g.t.Errorf("job %s: %s", id, fault)
+		}
+	}
+}
+
+// faults are the contradictions between a job's testimony and its leases.
+// Facts stand in the order in which they were written, a lease's own in the
+// order of time.
+func faults(job offpeak.Job, leases []offpeak.Lease, facts []Fact, slept bool) (out []string) {
+	fault := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	byID := map[offpeak.LeaseID]offpeak.Lease{}
+	var winner offpeak.LeaseID
+	won := 0
+	for _, l := range leases {
+		byID[l.ID] = l
+		if l.State == offpeak.LeaseSucceeded {
+			winner = l.ID
+			won++
+			if l.Attempt != job.Attempt {
+				fault("attempt %d succeeded, the newest is %d", l.Attempt, job.Attempt)
+			}
+		}
+	}
+	if won > 1 || (job.State == offpeak.JobSucceeded) != (won == 1) {
+		fault("it is %s, %d attempts succeeded", job.State, won)
+	}
+	last := map[offpeak.LeaseID]Fact{}
+	for _, f := range facts {
+		l, known := byID[f.Lease]
+		before, began := last[f.Lease]
+		switch {
+		case !known || l.Attempt != f.Attempt:
+			fault("%s of attempt %d under lease %s, which the hub did not give", f.What, f.Attempt, f.Lease)
+		case f.What == "start" && began:
+			fault("attempt %d started twice", f.Attempt)
+		case f.What == "step" && began && f.Step != before.Step+1:
+			fault("attempt %d ran step %d after step %d", f.Attempt, f.Step, before.Step)
+		case l.EndedAt != nil && f.At.After(*l.EndedAt) && (!slept || l.State != offpeak.LeaseLost):
+			fault("%s %d of attempt %d came %s after its lease ended as %s", f.What, f.Step, f.Attempt, f.At.Sub(*l.EndedAt), l.Reason)
+		}
+		last[f.Lease] = f
+	}
+	if _, ran := last[winner]; winner != "" && !ran {
+		fault("attempt %d succeeded and did not run", job.Attempt)
+	}
+	return out
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +65,19 @@ func ProcessesNamed(text string) []int {
 	for _, pid := range pids() {
 		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if strings.Contains(string(cmdline), text) {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// ProcessesOf lists the processes of a lease's job, which carry it in their
+// environment.
+func ProcessesOf(lease offpeak.LeaseID) []int {
+	var out []int
+	for _, pid := range pids() {
+		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		if slices.Contains(strings.Split(string(environ), "\x00"), "OFFPEAK_LEASE="+string(lease)) {
 			out = append(out, pid)
 		}
 	}

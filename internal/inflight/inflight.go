@@ -127,6 +127,9 @@ func (s *Store) Report(ctx context.Context, r store.Report) (store.Change, error
 		v = Settle
 	}
 	defer s.in(v)()
+	if r.Then != nil {
+		defer s.in(Claim)()
+	}
 	return s.Kept.Report(ctx, r)
 }
 

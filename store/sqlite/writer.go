@@ -99,7 +99,12 @@ func (d *db) commit(batch []*task) {
 		}
 		// The engine may have undone everything, not just this verb, when the
 		// disk failed it: nobody's work of this batch is certain then.
-		if t.err = d.writer.Sub(func() error { return t.fn(d.writer) }); broken(t.err) {
+		if len(batch) == 1 {
+			t.err = t.fn(d.writer) // undone with the transaction
+		} else {
+			t.err = d.writer.Sub(func() error { return t.fn(d.writer) })
+		}
+		if broken(t.err) {
 			d.fail(batch, t.err, false)
 			return
 		}

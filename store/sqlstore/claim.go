@@ -16,25 +16,35 @@ func (s *Store) Claim(ctx context.Context, claims []store.Claim) ([]store.Claime
 	return write(ctx, s, "claim", func(t *verb) ([]store.Claimed, error) {
 		out := make([]store.Claimed, len(claims))
 		for i, c := range claims {
-			events, audits := len(t.events), len(t.audits)
-			err := t.Sub(func() (err error) {
-				out[i].Change, err = s.claim(t, c)
-				return err
-			})
-			if err == nil {
-				continue
-			}
-			if errors.Is(err, offpeak.ErrStorage) || errors.Is(err, offpeak.ErrUnavailable) {
+			var err error
+			if out[i], err = s.claimed(t, c); err != nil {
 				return nil, err
 			}
-			t.events, t.audits = t.events[:events], t.audits[:audits]
-			if !errors.Is(err, offpeak.ErrQuota) && !errors.Is(err, offpeak.ErrConflict) {
-				err = fmt.Errorf("%w: %w", offpeak.ErrConflict, err)
-			}
-			out[i] = store.Claimed{Err: fmt.Errorf("claim job %s: %w", c.Job, err)}
 		}
 		return out, nil
 	})
+}
+
+// claimed makes one claim, of which nothing remains when it is lost. An error
+// is the disk's or the connection's.
+func (s *Store) claimed(t *verb, c store.Claim) (store.Claimed, error) {
+	var out store.Claimed
+	events, audits := len(t.events), len(t.audits)
+	err := t.Sub(func() (err error) {
+		out.Change, err = s.claim(t, c)
+		return err
+	})
+	if err == nil {
+		return out, nil
+	}
+	if errors.Is(err, offpeak.ErrStorage) || errors.Is(err, offpeak.ErrUnavailable) {
+		return store.Claimed{}, err
+	}
+	t.events, t.audits = t.events[:events], t.audits[:audits]
+	if !errors.Is(err, offpeak.ErrQuota) && !errors.Is(err, offpeak.ErrConflict) {
+		err = fmt.Errorf("%w: %w", offpeak.ErrConflict, err)
+	}
+	return store.Claimed{Err: fmt.Errorf("claim job %s: %w", c.Job, err)}, nil
 }
 
 func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
@@ -58,7 +68,7 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 	if err := s.mayLease(t, j.Account); err != nil {
 		return store.Change{}, err
 	}
-	revision, err := s.take(t, c)
+	on, err := s.take(t, c)
 	if err != nil {
 		return store.Change{}, err
 	}
@@ -70,12 +80,22 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 		}
 		devices = string(b)
 	}
-	expires := t.now.Add(c.OfferFor)
 	limits := j.Spec.Limits
-	n, err := t.Exec(`INSERT INTO leases (id, job, account, attempt, node, state, cpu, memory, disk, devices, price, expires_at, grace, time_limit, offered_at)
-		VALUES ($1, $2, $3, $4, $5, 'offered', $6, $7, $8, $9, $10, $11, $12, $13, $14) ON CONFLICT DO NOTHING`,
-		string(c.Lease), string(c.Job), string(j.Account), int64(c.Attempt), string(c.Node), c.Resources.CPU, int64(c.Resources.Memory), int64(c.Resources.Disk), devices, int64(c.Price),
-		micros(expires), span(limits.ReconnectGrace.Std()), span(limits.Time.Std()), micros(t.now))
+	l := &lease{Lease: offpeak.Lease{
+		ID: c.Lease, Job: c.Job, Account: j.Account, Attempt: c.Attempt, Node: c.Node, State: offpeak.LeaseOffered,
+		Resources: c.Resources, Price: c.Price, ExpiresAt: t.now.Add(c.OfferFor).Truncate(time.Microsecond), OfferedAt: t.now,
+	}}
+	if c.Taken != "" && c.Taken == on.incarnation {
+		if err := l.State.To(offpeak.LeasePreparing); err != nil {
+			return store.Change{}, err
+		}
+		l.State, l.acceptedAt, l.acceptedIncarnation, l.acceptedSeq = offpeak.LeasePreparing, t.now, c.Taken, takenSeq
+		l.ExpiresAt = later(l.ExpiresAt, t.now.Add(on.timeout+limits.ReconnectGrace.Std()).Truncate(time.Microsecond))
+	}
+	n, err := t.Exec(`INSERT INTO leases (id, job, account, attempt, node, state, cpu, memory, disk, devices, price, expires_at, grace, time_limit, offered_at, accepted_at, accepted_incarnation, accepted_seq)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) ON CONFLICT DO NOTHING`,
+		string(c.Lease), string(c.Job), string(j.Account), int64(c.Attempt), string(c.Node), string(l.State), c.Resources.CPU, int64(c.Resources.Memory), int64(c.Resources.Disk), devices, int64(c.Price),
+		micros(l.ExpiresAt), span(limits.ReconnectGrace.Std()), span(limits.Time.Std()), micros(t.now), micros(l.acceptedAt), string(l.acceptedIncarnation), l.acceptedSeq)
 	if err != nil {
 		return store.Change{}, err
 	}
@@ -87,10 +107,6 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 		return store.Change{}, err
 	}
 	j.State, j.Attempt, j.Lease, j.Node, j.NotBefore = offpeak.JobLeased, c.Attempt, c.Lease, c.Node, nil
-	l := &offpeak.Lease{
-		ID: c.Lease, Job: c.Job, Account: j.Account, Attempt: c.Attempt, Node: c.Node, State: offpeak.LeaseOffered,
-		Resources: c.Resources, Price: c.Price, ExpiresAt: moment(micros(expires)), OfferedAt: t.now,
-	}
 	t.event(offpeak.Event{Type: "lease.offered", Account: j.Account, Job: j.ID, Attempt: c.Attempt, Lease: c.Lease, Node: c.Node, Data: data(struct {
 		Resources offpeak.Resources `json:"resources"`
 		Price     offpeak.Price     `json:"price"`
@@ -98,7 +114,10 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 		Placement json.RawMessage   `json:"placement,omitempty"`
 	}{c.Resources, c.Price, l.ExpiresAt, placement(c.Placement)})})
 	t.event(offpeak.Event{Type: "job.leased", Account: j.Account, Job: j.ID, Attempt: c.Attempt, Lease: c.Lease, Node: c.Node})
-	return store.Change{Job: j.Job, Lease: l, Node: c.Node, Revision: revision}, nil
+	if l.State == offpeak.LeasePreparing {
+		t.event(offpeak.Event{Type: "lease.preparing", Account: j.Account, Job: j.ID, Attempt: c.Attempt, Lease: c.Lease, Node: c.Node})
+	}
+	return store.Change{Job: j.Job, Lease: &l.Lease, Node: c.Node, Revision: on.revision}, nil
 }
 
 // placement keeps what is JSON.
@@ -124,50 +143,69 @@ func (s *Store) mayLease(t *verb, account offpeak.AccountID) error {
 	return nil
 }
 
+// claimedNode is what a claim needs of its node.
+type claimedNode struct {
+	revision    int64
+	incarnation offpeak.Incarnation
+	timeout     time.Duration
+}
+
 const nodeReady = ` AND removed_at = 0 AND liveness = 'online' AND intent = 'open' AND availability = 'available'`
 
 // take reserves what a claim asks for on its node, or is a conflict. This one
 // UPDATE under the schema's CHECK is what keeps a node from being promised
 // twice, whoever claims at once.
-func (s *Store) take(t *verb, c store.Claim) (revision int64, err error) {
+func (s *Store) take(t *verb, c store.Claim) (on claimedNode, err error) {
 	q := `UPDATE nodes SET reserved_cpu = reserved_cpu + $1, reserved_memory = reserved_memory + $2, reserved_disk = reserved_disk + $3, revision = revision + 1
-		WHERE id = $4` + nodeReady + ` AND $1 <= capacity_cpu - reserved_cpu AND $2 <= capacity_memory - reserved_memory AND $3 <= capacity_disk - reserved_disk
-		RETURNING revision`
+		WHERE id = $4` + nodeReady + ` AND $1 <= capacity_cpu - reserved_cpu AND $2 <= capacity_memory - reserved_memory AND $3 <= capacity_disk - reserved_disk`
 	if s.cfg.Unguarded {
 		q = `UPDATE nodes SET reserved_cpu = reserved_cpu + $1, reserved_memory = reserved_memory + $2, reserved_disk = reserved_disk + $3, revision = revision + 1
-			WHERE id = $4` + nodeReady + ` RETURNING revision`
+			WHERE id = $4` + nodeReady
 	}
 	r := c.Resources
-	err = t.row(q, []any{r.CPU, int64(r.Memory), int64(r.Disk), string(c.Node)}, &revision)
-	if errors.Is(err, offpeak.ErrNotFound) {
-		return 0, fmt.Errorf("node %s is not ready or has not enough free: %w", c.Node, offpeak.ErrConflict)
+	err = t.must(q, r.CPU, int64(r.Memory), int64(r.Disk), string(c.Node))
+	if errors.Is(err, offpeak.ErrConflict) {
+		return on, fmt.Errorf("node %s is not ready or has not enough free: %w", c.Node, err)
 	}
 	if err != nil {
-		return 0, err
+		return on, err
 	}
 	for _, d := range r.Devices {
 		n, err := t.Exec(`INSERT INTO lease_devices (lease, node, device, held)
 			SELECT $1, node, device, 1 FROM node_devices WHERE node = $2 AND device = $3 AND gone = 0 ON CONFLICT DO NOTHING`, string(c.Lease), string(c.Node), string(d))
 		if err != nil {
-			return 0, err
+			return on, err
 		}
 		if n != 1 {
-			return 0, fmt.Errorf("device %s is not free: %w", d, offpeak.ErrConflict)
+			return on, fmt.Errorf("device %s is not free: %w", d, offpeak.ErrConflict)
 		}
 	}
-	return revision, nil
+	var timeout int64
+	err = t.row(`SELECT revision, incarnation, timeout FROM nodes WHERE id = $1`, []any{string(c.Node)}, &on.revision, &on.incarnation, &timeout)
+	on.timeout = time.Duration(timeout) * time.Microsecond
+	return on, err
+}
+
+// revision reads a node's revision, of a row that this transaction has changed.
+// It is read apart: RETURNING makes SQLite build a table for one row, which
+// costs several times as much.
+func (t *verb) revision(id offpeak.NodeID) (revision int64, err error) {
+	err = t.row(`SELECT revision FROM nodes WHERE id = $1`, []any{string(id)}, &revision)
+	return revision, err
 }
 
 // release gives back what a lease holds when it leaves the holding states, and
 // raises the node's revision. Capacity that had been kept up for leases that no
 // longer fit the inventory follows down.
 func (t *verb) release(l *lease) (revision int64, err error) {
-	var intent offpeak.Intent
 	var claimed, capacity, reserved offpeak.Resources
 	r := l.Resources
-	if err := t.row(`UPDATE nodes SET reserved_cpu = reserved_cpu - $1, reserved_memory = reserved_memory - $2, reserved_disk = reserved_disk - $3, revision = revision + 1
-		WHERE id = $4 RETURNING revision, intent, claimed_cpu, claimed_memory, claimed_disk, capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk`,
-		[]any{r.CPU, int64(r.Memory), int64(r.Disk), string(l.Node)}, &revision, &intent, &claimed.CPU, &claimed.Memory, &claimed.Disk, &capacity.CPU, &capacity.Memory, &capacity.Disk,
+	if err := t.must(`UPDATE nodes SET reserved_cpu = reserved_cpu - $1, reserved_memory = reserved_memory - $2, reserved_disk = reserved_disk - $3, revision = revision + 1 WHERE id = $4`,
+		r.CPU, int64(r.Memory), int64(r.Disk), string(l.Node)); err != nil {
+		return 0, fmt.Errorf("release node %s: %w", l.Node, err)
+	}
+	if err := t.row(`SELECT revision, claimed_cpu, claimed_memory, claimed_disk, capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk FROM nodes WHERE id = $1`,
+		[]any{string(l.Node)}, &revision, &claimed.CPU, &claimed.Memory, &claimed.Disk, &capacity.CPU, &capacity.Memory, &capacity.Disk,
 		&reserved.CPU, &reserved.Memory, &reserved.Disk); err != nil {
 		return 0, fmt.Errorf("release node %s: %w", l.Node, err)
 	}
@@ -187,8 +225,10 @@ func (t *verb) release(l *lease) (revision int64, err error) {
 
 // touched raises a node's revision because what it should hold changed.
 func (t *verb) touched(id offpeak.NodeID) (revision int64, err error) {
-	err = t.row(`UPDATE nodes SET revision = revision + 1 WHERE id = $1 RETURNING revision`, []any{string(id)}, &revision)
-	return revision, err
+	if err := t.must(`UPDATE nodes SET revision = revision + 1 WHERE id = $1`, string(id)); err != nil {
+		return 0, err
+	}
+	return t.revision(id)
 }
 
 // Assignments returns what a node should hold.
@@ -198,25 +238,36 @@ func (s *Store) Assignments(ctx context.Context, id offpeak.NodeID) (int64, []st
 		list     []store.Assignment
 	}
 	h, err := read(ctx, s, "read assignments of node "+string(id), func(t *verb) (h held, err error) {
-		if err := t.row(`SELECT revision FROM nodes WHERE id = $1 AND removed_at = 0`, []any{string(id)}, &h.revision); err != nil {
+		var incarnation offpeak.Incarnation
+		if err := t.row(`SELECT revision, incarnation FROM nodes WHERE id = $1 AND removed_at = 0`, []any{string(id)}, &h.revision, &incarnation); err != nil {
 			if errors.Is(err, offpeak.ErrNotFound) {
 				err = offpeak.ErrUnknownNode
 			}
 			return h, err
 		}
-		live, err := t.leases(`node = $1 AND `+liveLease+` ORDER BY offered_at, id`, string(id))
-		if err != nil {
+		type row struct {
+			lease
+			spec        offpeak.Hash
+			checkpoints bool
+		}
+		var live []*row
+		if err := t.each(`SELECT `+leaseColumns+`, (SELECT spec FROM jobs WHERE jobs.id = leases.job), EXISTS (SELECT 1 FROM checkpoints WHERE checkpoints.job = leases.job)
+			FROM leases WHERE node = $1 AND `+liveLease+` ORDER BY offered_at, id`, []any{string(id)}, func(rows Rows) error {
+			l := &row{}
+			live = append(live, l)
+			return l.scan(rows, &l.spec, &l.checkpoints)
+		}); err != nil {
 			return h, err
 		}
 		for _, l := range live {
-			a := store.Assignment{Lease: l.Lease}
-			j, err := s.job(t, "", l.Job)
-			if err != nil {
+			a := store.Assignment{Lease: l.Lease, Taken: l.State == offpeak.LeasePreparing && l.acceptedSeq == takenSeq && l.acceptedIncarnation == incarnation}
+			if a.Spec, err = s.spec(t, l.spec); err != nil {
 				return h, err
 			}
-			a.Spec = j.Spec
-			if a.Checkpoints, err = t.checkpoints(l.Job); err != nil {
-				return h, err
+			if l.checkpoints {
+				if a.Checkpoints, err = t.checkpoints(l.Job); err != nil {
+					return h, err
+				}
 			}
 			h.list = append(h.list, a)
 		}

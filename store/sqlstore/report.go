@@ -98,7 +98,13 @@ func (s *Store) report(t *verb, r store.Report) (store.Change, error) {
 		l.Restored = r.Restored
 	}
 	if r.Kind == store.ReportEnded {
-		return s.reportEnd(t, r, l, j)
+		c, err := s.reportEnd(t, r, l, j)
+		if err != nil || r.Then == nil {
+			return c, err
+		}
+		then, err := s.claimed(t, *r.Then)
+		c.Then = &then
+		return c, err
 	}
 	was := l.State
 	if err := s.advance(t, r, l, j, r.Kind); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -110,6 +111,10 @@ func avoidToo(s string, node offpeak.NodeID) string {
 	return strings.Join(parts[max(0, len(parts)-most):], " ")
 }
 
+// takenSeq is the accepted sequence of a lease that was taken ahead: no beat of
+// the same incarnation is known to be composed after its agent heard of it.
+const takenSeq = math.MaxInt64
+
 // lease is a lease with what the store keeps beside it.
 type lease struct {
 	offpeak.Lease
@@ -126,12 +131,13 @@ type lease struct {
 const leaseColumns = `id, job, account, attempt, rank, node, state, frozen, stop, cpu, memory, disk, devices, price, expires_at, grace, time_limit, metered, kept,
 	incarnation, seq, outcome, accepted_incarnation, accepted_seq, reason, detail, exit_code, signal, output, restored, offered_at, accepted_at, started_at, ended_at`
 
-func (l *lease) scan(rows Rows) error {
+// scan reads the columns of a lease, and those that the query has after them.
+func (l *lease) scan(rows Rows, more ...any) error {
 	var exit sql.NullInt64
 	var devices string
 	var expires, grace, limit, offered, accepted, started, ended int64
-	err := rows.Scan(&l.ID, &l.Job, &l.Account, &l.Attempt, &l.Rank, &l.Node, &l.State, &l.Frozen, &l.Stop, &l.Resources.CPU, &l.Resources.Memory, &l.Resources.Disk, &devices, &l.Price, &expires, &grace, &limit, &l.Metered, &l.kept,
-		&l.incarnation, &l.Seq, &l.outcome, &l.acceptedIncarnation, &l.acceptedSeq, &l.Reason, &l.Detail, &exit, &l.Signal, &l.Output, &l.Restored, &offered, &accepted, &started, &ended)
+	err := rows.Scan(append([]any{&l.ID, &l.Job, &l.Account, &l.Attempt, &l.Rank, &l.Node, &l.State, &l.Frozen, &l.Stop, &l.Resources.CPU, &l.Resources.Memory, &l.Resources.Disk, &devices, &l.Price, &expires, &grace, &limit, &l.Metered, &l.kept,
+		&l.incarnation, &l.Seq, &l.outcome, &l.acceptedIncarnation, &l.acceptedSeq, &l.Reason, &l.Detail, &exit, &l.Signal, &l.Output, &l.Restored, &offered, &accepted, &started, &ended}, more...)...)
 	if err != nil {
 		return err
 	}
@@ -149,7 +155,7 @@ func (l *lease) scan(rows Rows) error {
 
 func (t *verb) lease(id offpeak.LeaseID) (*lease, error) {
 	l := &lease{}
-	err := t.each(`SELECT `+leaseColumns+` FROM leases WHERE id = $1`, []any{string(id)}, l.scan)
+	err := t.each(`SELECT `+leaseColumns+` FROM leases WHERE id = $1`, []any{string(id)}, func(rows Rows) error { return l.scan(rows) })
 	if err == nil && l.ID == "" {
 		err = offpeak.ErrNotFound
 	}

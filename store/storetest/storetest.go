@@ -37,6 +37,8 @@ func Run(t *testing.T, open Open) {
 		{"ClaimRace", claimRace},
 		{"Reports", reports},
 		{"StaleReports", staleReports},
+		{"HandOver", handover},
+		{"Taken", taken},
 		{"Metering", metering},
 		{"Retries", retries},
 		{"Beats", beats},

@@ -82,6 +82,8 @@ func scripts(t *testing.T, dir string) {
 				ts.Check(err)
 				ts.Setenv(args[0], here.Hubs[0])
 			},
+			// proxy lets the hub be reached by this name, through a proxy alone.
+			"proxy": func(ts *testscript.TestScript, _ bool, args []string) { throughProxy(ts, args[0]) },
 			// code runs offpeak, which must end with this exit code.
 			"code": func(ts *testscript.TestScript, _ bool, args []string) {
 				err := ts.Exec("offpeak", args[1:]...)

@@ -27,6 +27,7 @@ import (
 	"offpeak/hub/data"
 	"offpeak/internal/inflight"
 	"offpeak/internal/local"
+	"offpeak/internal/steady"
 	"offpeak/store"
 	"offpeak/store/sqlite"
 	"offpeak/wire"
@@ -153,7 +154,9 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
 	}
-	db, err := sqlite.Open(ctx, filepath.Join(o.data, data.DatabaseFile), sqlite.Options{Log: log})
+	began := time.Now()
+	clock := steady.New(time.Now, func() time.Duration { return time.Since(began) })
+	db, err := sqlite.Open(ctx, filepath.Join(o.data, data.DatabaseFile), sqlite.Options{Log: log, Now: clock.Now})
 	if err != nil {
 		return storeError(err)
 	}
@@ -174,7 +177,7 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 		return fmt.Errorf("listen on %s: %w; choose another address with --listen", o.listen, err)
 	}
 	defer ln.Close()
-	s := &service{options: o, env: env, log: log, store: db, blobs: blobs, restoreSignals: restore}
+	s := &service{options: o, env: env, log: log, now: clock.Now, store: db, blobs: blobs, restoreSignals: restore}
 	if o.traceVerbs != "" {
 		traced, err := inflight.Watch(db, o.traceVerbs)
 		if err != nil {
@@ -228,6 +231,7 @@ type service struct {
 	options     *hubOptions
 	env         Env
 	log         *slog.Logger
+	now         func() time.Time
 	store       store.Store
 	blobs       blob.Store
 	tls         *tls.Config // nil on loopback
@@ -292,7 +296,7 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 		Retention: store.Retention{Jobs: keep(o.keepJobs), Logs: keep(o.keepLogs), Events: keep(o.keepEvents), Operations: keep(o.keepOperations)},
 		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version,
 	}, hub.Env{
-		Store: s.store, Blobs: s.blobs, Log: s.log, Now: time.Now,
+		Store: s.store, Blobs: s.blobs, Log: s.log, Now: s.now,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Random: crand.Reader,
 	})
 	secret, err := h.Access().Bootstrap(ctx)
