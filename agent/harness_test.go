@@ -365,7 +365,7 @@ func (w *world) run() *running {
 			if err != nil {
 				w.t.Log("the agent ended:", err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			w.t.Error("the agent does not stop")
 		}
 	})
@@ -384,7 +384,7 @@ func (r *running) wait() error {
 	case err := <-r.done:
 		r.done <- err
 		return err
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		r.t.Fatal("the agent does not end")
 		return errors.New("no end")
 	}

@@ -105,7 +105,7 @@ func (p *agentProcess) stop() {
 	p.signal(unix.SIGTERM)
 	select {
 	case <-p.done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		p.t.Fatal("the agent does not end")
 	}
 }

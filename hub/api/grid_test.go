@@ -110,7 +110,7 @@ func (g *grid) as(token string) *wire.Direct {
 func (g *grid) op() offpeak.OpID { return offpeak.OpID(fmt.Sprintf("op-%d", g.ops.Add(1))) }
 
 func (g *grid) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	g.t.Cleanup(cancel)
 	return ctx
 }
