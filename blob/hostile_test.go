@@ -5,6 +5,7 @@ package blob
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -72,6 +73,38 @@ func (h *host) unchanged() {
 	h.must(err)
 	if want := []string{"", "/keys", "/keys/agent", "/loot"}; !slices.Equal(seen, want) {
 		h.t.Errorf("the host's folder holds %q", seen)
+	}
+}
+
+// One name that no tree can hold costs what is at it, not the rest.
+func TestPackLeavesOutOddNames(t *testing.T) {
+	h := newHost(t)
+	for _, p := range []string{"a\xff", "a\nb/inside", `c\d`, strings.Repeat("deep/", MaxDepth) + "x"} {
+		write(t, h.job, p, "x")
+	}
+	p, err := Pack(t.Context(), openRoot(t, h.job), []string{"own", "*", "deep"}, PackOptions{LeaveOutNames: true})
+	h.must(err)
+	if !slices.Contains(paths(p.Manifest), "own") {
+		t.Errorf("packed %q without own", paths(p.Manifest))
+	}
+	var got []string
+	for _, s := range p.Skipped {
+		got = append(got, s.String())
+	}
+	slices.Sort(got)
+	want := []string{
+		`"a\nb" left out: a stored path holds no control character and no backslash`,
+		`"a\xff" left out: a stored path is valid UTF-8`,
+		`"c\\d" left out: a stored path holds no control character and no backslash`,
+		fmt.Sprintf("%q left out: a stored path is at most %d folders deep", strings.Repeat("deep/", MaxDepth)+"x", MaxDepth),
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("left out\n%q, want\n%q", got, want)
+	}
+	// Of what was asked for and is not there, the reason is told.
+	_, err = Pack(t.Context(), openRoot(t, h.job), []string{"a?"}, PackOptions{LeaveOutNames: true})
+	if !errors.Is(err, offpeak.ErrNotFound) || !strings.Contains(err.Error(), "valid UTF-8") {
+		t.Errorf("nothing but an odd name: %v", err)
 	}
 }
 

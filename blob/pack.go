@@ -24,6 +24,9 @@ type PackOptions struct {
 	// with folders that a job wrote: the other name may be a file of the host
 	// that the job could link to but not read.
 	RefuseLinks bool
+	// LeaveOutNames leaves out what no tree may hold for its path, as is right for
+	// outputs, where one odd name must not cost the rest. Otherwise it is an error.
+	LeaveOutNames bool
 	// Progress is called now and then while files are read.
 	Progress func(done, total offpeak.Bytes)
 }
@@ -59,7 +62,7 @@ func (p *Packed) Size() offpeak.Bytes { return p.Manifest.Size() }
 //
 // It returns a *NoMatchError if a path or pattern matched nothing that can be
 // packed, an error that wraps ErrTooLarge over a bound, ErrInvalid for a name
-// that no tree may hold or a pattern that leaves the folder, and ErrChanged if
+// that no tree may hold (unless those are left out) or a pattern that leaves the folder, and ErrChanged if
 // a file changed while it was read.
 func Pack(ctx context.Context, root *os.Root, paths []string, opts PackOptions) (*Packed, error) {
 	w := &walker{opts: opts, matched: make([]bool, len(paths))}

@@ -31,10 +31,18 @@ func (e *ChangedError) Error() string {
 func (e *ChangedError) Unwrap() error { return ErrChanged }
 
 // NoMatchError lists the paths and patterns that matched nothing to pack.
-type NoMatchError struct{ Patterns []string }
+type NoMatchError struct {
+	Patterns []string
+	// Skipped is what was there and left out, the first hundred.
+	Skipped []Skip
+}
 
 func (e *NoMatchError) Error() string {
-	return fmt.Sprintf("nothing to pack at %q", e.Patterns)
+	text := fmt.Sprintf("nothing to pack at %q", e.Patterns)
+	if len(e.Skipped) > 0 {
+		text += "; " + e.Skipped[0].String()
+	}
+	return text
 }
 
 // Unwrap makes errors.Is(e, ErrNotFound) true.
@@ -43,7 +51,8 @@ func (e *NoMatchError) Unwrap() error { return offpeak.ErrNotFound }
 // Skip is something that Pack left out because a tree can't or may not hold it.
 type Skip struct {
 	Path string
-	// Why says what it is: "symbolic link", "hard link", "device", "pipe", "socket".
+	// Why says what it is: "symbolic link", "hard link", "device", "pipe", "socket",
+	// or which rule its path breaks.
 	Why string
 }
 
@@ -87,7 +96,7 @@ func (w *walker) walk(ctx context.Context, root *os.Root) error {
 		}
 	}
 	if none != nil {
-		return &NoMatchError{Patterns: none}
+		return &NoMatchError{Patterns: none, Skipped: w.skips}
 	}
 	return nil
 }
@@ -175,7 +184,14 @@ func (w *walker) entry(ctx context.Context, dir *os.Root, name, p string, taken 
 		return nil
 	}
 	if err := checkPath("path", p); err != nil {
-		return err
+		rule, ok := errors.AsType[*offpeak.FieldError](err)
+		if !w.opts.LeaveOutNames || !ok {
+			return err
+		}
+		if taken {
+			w.skip(p, "a stored path "+rule.Rule)
+		}
+		return nil
 	}
 	if info.IsDir() {
 		return w.subdir(ctx, dir, name, p, info, taken)

@@ -60,7 +60,7 @@ func (l *Lease) StoreOutputs(ctx context.Context, paths []string) (out Outputs, 
 // nothing is.
 func (l *Lease) packOutputs(ctx context.Context, work *os.Root, paths []string, out *Outputs) (*blob.Packed, error) {
 	for tries := packTries; ; {
-		packed, err := blob.Pack(ctx, work, paths, blob.PackOptions{RefuseLinks: true})
+		packed, err := blob.Pack(ctx, work, paths, blob.PackOptions{RefuseLinks: true, LeaveOutNames: true})
 		if none, ok := errors.AsType[*blob.NoMatchError](err); ok {
 			out.Missing = none
 			paths = slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return slices.Contains(none.Patterns, p) })

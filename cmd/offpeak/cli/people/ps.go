@@ -40,6 +40,10 @@ happens, until interrupted.`,
 			if limit < 0 {
 				return world.Refuse(&offpeak.FieldError{Field: "--limit", Value: fmt.Sprint(limit), Rule: "is 0 (no limit) or more"})
 			}
+			// Names alone are for another command to read: none is left out unasked.
+			if c.output == "name" && !cmd.Flags().Changed("limit") {
+				limit = 0
+			}
 			if err := c.dial(); err != nil {
 				return err
 			}
@@ -54,7 +58,7 @@ happens, until interrupted.`,
 	f.BoolVarP(&all, "all", "a", false, "ended jobs too")
 	f.StringArrayVar(&states, "state", nil, "only jobs in this `state` (repeatable)")
 	f.StringArrayVarP(&labels, "label", "l", nil, "only jobs with this label, `k=v` (repeatable)")
-	f.IntVar(&limit, "limit", 100, "most jobs to list; 0 is no limit")
+	f.IntVar(&limit, "limit", 100, "most jobs to list; 0 is no limit (and the default of -o name)")
 	f.BoolVarP(&watch, "watch", "w", false, "print the list anew whenever it changes")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(texts(offpeak.JobStates()), cobra.ShellCompDirectiveNoFileComp))
 	return c.command(cmd)
