@@ -11,19 +11,21 @@ import (
 	"slices"
 	"strings"
 
+	json2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"offpeak"
 )
 
 // maxFaults bounds how many faults of one body are told at once.
 const maxFaults = 20
 
-// decode reads a JSON body strictly: one value, no unknown fields. What is
-// wrong comes back as one *offpeak.FieldError a fault, with its path.
+// decode reads a JSON body strictly: one value, no unknown fields, none twice or
+// in another case, and no text that is not UTF-8: nothing of a request is
+// guessed or changed on its way in. What is wrong comes back as one
+// *offpeak.FieldError a fault, with its path.
 func decode[T any](body []byte) (v T, err error) {
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	err = d.Decode(&v)
-	if err == nil && len(bytes.TrimSpace(body[d.InputOffset():])) == 0 {
+	if err = json2.Unmarshal(body, &v, json2.RejectUnknownMembers(true)); err == nil {
 		return v, nil
 	}
 	return v, faults(body, reflect.TypeFor[T](), err)
@@ -45,6 +47,14 @@ func faults(body []byte, t reflect.Type, cause error) error {
 	}
 	w := &walker{}
 	w.walk("", body, t)
+	if syntax, ok := errors.AsType[*jsontext.SyntacticError](cause); ok {
+		// Valid to a lenient reader, who would take one of two or change bytes.
+		rule := "is text in UTF-8, without half a surrogate pair"
+		if errors.Is(syntax.Err, jsontext.ErrDuplicateName) {
+			rule = "is given once"
+		}
+		w.add(dotted(syntax.JSONPointer), "", rule)
+	}
 	if len(w.errs) == 0 {
 		return &offpeak.FieldError{Field: "body", Rule: fmt.Sprintf("can't be read: %v", cause)}
 	}
@@ -89,7 +99,7 @@ func (w *walker) walk(path string, raw json.RawMessage, t reflect.Type) {
 		fields := jsonFields(t)
 		for _, name := range slices.Sorted(maps.Keys(members)) {
 			at := join(path, clip(name))
-			if f, ok := field(fields, name); ok {
+			if f, ok := fields[name]; ok {
 				w.walk(at, members[name], f)
 			} else {
 				w.add(at, "", "is not known here; there is "+strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
@@ -170,17 +180,12 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// field finds a field as encoding/json does: by its name, else whatever its case.
-func field(fields map[string]reflect.Type, name string) (reflect.Type, bool) {
-	if t, ok := fields[name]; ok {
-		return t, true
+// dotted writes a JSON pointer as the paths of fields are written.
+func dotted(p jsontext.Pointer) (path string) {
+	for name := range p.Tokens() {
+		path = join(path, clip(name))
 	}
-	for n, t := range fields {
-		if strings.EqualFold(n, name) {
-			return t, true
-		}
-	}
-	return nil, false
+	return path
 }
 
 func join(path, name string) string {

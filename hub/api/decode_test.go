@@ -34,6 +34,13 @@ func TestDecodeNamesEveryFault(t *testing.T) {
 		{"number in a list", `{"task":{"driver":"process","command":["a",2]}}`, map[string]string{"task.command[1]": "is a string"}},
 		{"number in a map", `{` + good + `,"labels":{"a":"b","c":3}}`, map[string]string{"labels.c": "is a string"}},
 		{"in the second device", `{` + good + `,"requirements":{"gpus":[{"vram_bytes":"8GB"},{"vram_bytes":"8G"}]}}`, map[string]string{"requirements.gpus[1].vram_bytes": "a size is"}},
+		{"a field twice", `{` + good + `,"name":"a","name":"b"}`, map[string]string{"name": "given once"}},
+		{"a field twice below", `{"task":{"driver":"process","driver":"wasm","command":["true"]}}`, map[string]string{"task.driver": "given once"}},
+		{"a key of a map twice", `{` + good + `,"labels":{"a":"1","a":"2"}}`, map[string]string{"labels.a": "given once"}},
+		{"a field in another case", `{` + good + `,"NAME":"a"}`, map[string]string{"NAME": "is not known here"}},
+		{"broken UTF-8", `{` + good + ",\"name\":\"a\xff\"}", map[string]string{"name": "UTF-8"}},
+		{"half a surrogate pair", `{` + good + `,"name":"a\ud800b"}`, map[string]string{"name": "UTF-8"}},
+		{"broken UTF-8 in a command", `{"task":{"driver":"process","command":["true","` + "\xff" + `"]}}`, map[string]string{"task.command.1": "UTF-8"}},
 		{"many at once", `{` + good + `,"x":1,"priority":"high","requirements":{"disk_bytes":"1"}}`,
 			map[string]string{"x": "not known", "priority": "whole number", "requirements.disk_bytes": "a size is"}},
 	} {
