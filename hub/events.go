@@ -144,11 +144,16 @@ func (h *Hub) tailEvents(ctx context.Context) error {
 
 // Events walks over events as they come, from after a cursor (-1: only those
 // after this call), for an account ("" all) and a job ("" all), until ctx is
-// done. ErrNotFound: the cursor is older than retention.
+// done. ErrNotFound: the cursor is older than retention, or newer than any event:
+// it is of another store, or of this one before a backup was restored.
 func (h *Hub) Events(ctx context.Context, account offpeak.AccountID, after int64, job offpeak.JobID) iter.Seq2[offpeak.Event, error] {
-	var start error
-	if after < 0 {
-		after, start = h.env.Store.LastEvent(ctx)
+	last, start := h.env.Store.LastEvent(ctx)
+	switch {
+	case start != nil:
+	case after < 0:
+		after = last
+	case after > last:
+		start = fmt.Errorf("the newest event is %d: %w", last, offpeak.ErrNotFound)
 	}
 	return func(yield func(offpeak.Event, error) bool) {
 		if start != nil {

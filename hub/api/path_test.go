@@ -273,8 +273,24 @@ func TestEventsGoOn(t *testing.T) {
 		t.Errorf("after Last-Event-ID: %s, want %s", e.Job, newest.ID)
 	}
 
+	// An id that no event had yet is of another store: it is told so at once.
+	body, err := g.admin.Events(ctx, "99999999999", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	ahead := newEventReader(body)
+	ahead.until(t, func(e offpeak.Event) bool { return e.Type == "" }) // a resync has no data
+	after, err := g.admin.Submit(ctx, g.op(), spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := ahead.until(t, queued); e.Job != after.ID {
+		t.Errorf("after a resync: %s, want %s", e.Job, after.ID)
+	}
+
 	// One job's events only.
-	body, err := g.admin.Events(ctx, "0", jobs[3])
+	body, err = g.admin.Events(ctx, "0", jobs[3])
 	if err != nil {
 		t.Fatal(err)
 	}

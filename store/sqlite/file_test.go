@@ -197,6 +197,19 @@ func TestRestore(t *testing.T) {
 	if bad, err := s.Check(ctx); err != nil || len(bad) != 0 {
 		t.Errorf("Check = %v, %v", bad, err)
 	}
+	// A second restore of the backup uses no cursor of the first again.
+	first := ev[0].Cursor
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	later := func() time.Time { return time.Now().Add(time.Minute) }
+	if err := sqlite.Restore(ctx, copied, path, sqlite.RestoreOptions{Force: true, Now: later}); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path, sqlite.Options{})
+	if next, err := s.LastEvent(ctx); err != nil || next < first+1<<24 || next > 1<<53 {
+		t.Errorf("restored a minute later the newest event is %d, %v; the first time it was %d", next, err, first)
+	}
 	// What is no backup is not put in place.
 	noise := filepath.Join(dir, "noise")
 	if err := os.WriteFile(noise, []byte(strings.Repeat("noise", 5000)), 0o600); err != nil {

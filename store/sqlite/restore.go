@@ -15,9 +15,17 @@ import (
 	"offpeak"
 )
 
-// restoreStep is how far a restored store's counters jump, so that no event
-// cursor or checkpoint id that was handed out after the backup is used again.
+// restoreStep is how far a restored store's counters jump at least, so that no
+// event cursor or checkpoint id that was handed out after the backup is used
+// again.
 const restoreStep = 1 << 32
+
+// restoreFloor is where the counters of a store restored now go on at the
+// earliest: later restores of one backup begin beyond whatever an earlier one
+// handed out, at up to 16 million a second. It stays exact in JSON for 17 years.
+func restoreFloor(now time.Time) int64 {
+	return max(0, now.Unix()-time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Unix()) << 24
+}
 
 // RestoreOptions says how to restore.
 type RestoreOptions struct {
@@ -132,9 +140,9 @@ func renew(ctx context.Context, part string, now time.Time) error {
 		query string
 		args  []any
 	}{
-		{`UPDATE sqlite_sequence SET seq = seq + ?1`, []any{int64(restoreStep)}},
+		{`UPDATE sqlite_sequence SET seq = max(seq + ?1, ?2)`, []any{int64(restoreStep), restoreFloor(now)}},
 		// An agent ignores a word that is older than one it has followed.
-		{`UPDATE nodes SET revision = revision + ?1`, []any{int64(restoreStep)}},
+		{`UPDATE nodes SET revision = max(revision + ?1, ?2)`, []any{int64(restoreStep), restoreFloor(now)}},
 		{`INSERT INTO meta (key, value) VALUES ('generation', '1') ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT)`, nil},
 		{`INSERT INTO events (at, type, account, job, attempt, lease, node, reason, data) VALUES (?1, 'hub.restored', '', '', 0, '', '', '', '')`, []any{now.UnixMicro()}},
 		{`INSERT INTO audit (at, account, member, token, node, address, verb, object, outcome) VALUES (?1, '', '', '', '', 'restore', 'hub.restore', '', 'done')`, []any{now.UnixMicro()}},
