@@ -114,6 +114,9 @@ func (c *client) contextsPath() string { return filepath.Join(c.configFolder(), 
 // lastPath is where the id of the last submitted job is kept, for "-".
 func (c *client) lastPath() string { return filepath.Join(local.Home(c.env.Getenv), "last-job") }
 
+// localName names the grid of a hub on this machine, found by its local file.
+const localName = "local"
+
 // target finds the hub: --context, then the environment, then the context in
 // use, then the local file of a hub on this machine.
 func (c *client) target() (remote.Target, error) {
@@ -135,7 +138,7 @@ func (c *client) target() (remote.Target, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	nearby := remote.Target{Name: "local", Hubs: here.Hubs, Token: here.Token, Fingerprint: here.Fingerprint}
+	nearby := remote.Target{Name: localName, Hubs: here.Hubs, Token: here.Token, Fingerprint: here.Fingerprint}
 	if hubs := c.env.Getenv("OFFPEAK_HUB"); hubs != "" {
 		t := remote.Target{Name: "environment", Hubs: strings.Split(hubs, ","), Token: c.env.Getenv("OFFPEAK_TOKEN"), Fingerprint: c.env.Getenv("OFFPEAK_FINGERPRINT")}
 		if t.Token == "" {
@@ -177,11 +180,26 @@ func (c *client) dial() error {
 	if err != nil {
 		return err
 	}
-	c.hub, err = remote.New(remote.Config{Target: t, Agent: "offpeak/" + world.NewBuild(c.env).Version, Note: c.note})
+	c.hub, err = remote.New(remote.Config{Target: t, Renew: c.renew(t), Agent: "offpeak/" + world.NewBuild(c.env).Version, Note: c.note})
 	if errors.Is(err, offpeak.ErrInvalid) {
 		return world.Refuse(err)
 	}
 	return err
+}
+
+// renew reads the local file again where the target came from it: a hub that
+// starts writes a new token there, before it says where it listens.
+func (c *client) renew(t remote.Target) func() string {
+	if t.Name != localName || c.env.Getenv("OFFPEAK_TOKEN") != "" {
+		return nil
+	}
+	return func() string {
+		l, err := local.Read(local.Path(c.env.Getenv))
+		if err != nil || !slices.Equal(l.Hubs, t.Hubs) {
+			return ""
+		}
+		return l.Token
+	}
 }
 
 // desk moves files.

@@ -41,6 +41,9 @@ type Config struct {
 	Target Target
 	// Agent is sent as User-Agent.
 	Agent string
+	// Renew is asked for another token when a hub does not know the one there is:
+	// one that was started again on this machine made a new one. "" is none.
+	Renew func() string
 	// Note shows a line to the person who waits. It may be called by any
 	// goroutine that uses the Hub.
 	Note func(line string)
@@ -57,11 +60,13 @@ type Config struct {
 // Hub makes calls to whichever of a target's addresses answers.
 type Hub struct {
 	cfg     Config
-	directs []*wire.Direct
+	directs []wire.Direct
 
-	// mu guards current, the index of the address that answered last.
-	mu      sync.Mutex
+	mu sync.Mutex // guards what follows
+	// current is the index of the address that answered last.
 	current int
+	// token is the newest one there is.
+	token string
 }
 
 // New returns a Hub for a target; it makes no call.
@@ -83,12 +88,12 @@ func New(cfg Config) (*Hub, error) {
 		}
 	}
 	client := wire.Client(pin)
-	h := &Hub{cfg: cfg}
+	h := &Hub{cfg: cfg, token: cfg.Target.Token}
 	for _, base := range cfg.Target.Hubs {
 		if err := CheckAddress("URL", base); err != nil {
 			return nil, err
 		}
-		h.directs = append(h.directs, &wire.Direct{Client: client, Base: base, Token: cfg.Target.Token, Agent: cfg.Agent})
+		h.directs = append(h.directs, wire.Direct{Client: client, Base: base, Agent: cfg.Agent})
 	}
 	return h, nil
 }
@@ -145,7 +150,7 @@ func (h *Hub) eachHub(ctx context.Context, f func(d *wire.Direct) error) error {
 	mayPass := false
 	for i := range h.directs {
 		n := (first + i) % len(h.directs)
-		if err = f(h.directs[n]); !errors.Is(err, offpeak.ErrUnavailable) {
+		if err = h.oneHub(n, f); !errors.Is(err, offpeak.ErrUnavailable) {
 			h.mu.Lock()
 			h.current = n
 			h.mu.Unlock()
@@ -160,6 +165,28 @@ func (h *Hub) eachHub(ctx context.Context, f func(d *wire.Direct) error) error {
 		return &final{err}
 	}
 	return err
+}
+
+// oneHub calls f, and once more with a renewed token if the hub does not know
+// the one there was.
+func (h *Hub) oneHub(n int, f func(d *wire.Direct) error) error {
+	d := h.directs[n]
+	h.mu.Lock()
+	d.Token = h.token
+	h.mu.Unlock()
+	err := f(&d)
+	if h.cfg.Renew == nil || !errors.Is(err, offpeak.ErrUnauthenticated) {
+		return err
+	}
+	token := h.cfg.Renew()
+	if token == "" || token == d.Token {
+		return err
+	}
+	h.mu.Lock()
+	h.token = token
+	h.mu.Unlock()
+	d.Token = token
+	return f(&d)
 }
 
 // hopeless says that no patience helps: the hub is not the one that is wanted,

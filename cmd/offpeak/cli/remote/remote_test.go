@@ -120,6 +120,50 @@ func TestCallFailsOver(t *testing.T) {
 	}
 }
 
+// A hub that was started again knows another token: it is asked for, once for
+// each time that the one there is is refused.
+func TestTokenIsRenewed(t *testing.T) {
+	var good atomic.Value
+	good.Store("first")
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+good.Load().(string) {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"code":"unauthenticated","title":"Unauthenticated"}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"hub_version":"2"}`))
+	})
+	found, asked := "", 0
+	h, err := New(Config{Target: Target{Hubs: []string{s.URL}, Token: "first"}, Pause: time.Millisecond, Renew: func() string { asked++; return found }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := func() error {
+		return h.Call(t.Context(), Reading, func(ctx context.Context, d *wire.Direct) error {
+			_, err := d.Whoami(ctx)
+			return err
+		})
+	}
+	for _, c := range []struct {
+		good, found string
+		asked       int
+		want        error
+	}{
+		{"first", "", 0, nil},
+		{"second", "", 1, offpeak.ErrUnauthenticated},
+		{"second", "first", 2, offpeak.ErrUnauthenticated},
+		{"second", "second", 3, nil},
+		{"second", "", 3, nil},
+		{"third", "fourth", 4, offpeak.ErrUnauthenticated},
+	} {
+		good.Store(c.good)
+		found = c.found
+		if err := who(); !errors.Is(err, c.want) || asked != c.asked {
+			t.Errorf("the hub knows %s, %q is found: %v, asked %d times", c.good, c.found, err, asked)
+		}
+	}
+}
+
 // A hub with another key than the pinned one is another hub: no patience makes
 // it the right one, so this is said at once.
 func TestWrongKeyIsNoOutage(t *testing.T) {
