@@ -115,10 +115,11 @@ func open(ctx context.Context, path string, opts Options) (_ *db, err error) {
 	if err := touch(path); err != nil {
 		return nil, classify(err)
 	}
-	if err := migrate(ctx, pool, path); err != nil {
+	// Damage is looked for first: a migration would only stumble over it.
+	if err := examine(ctx, pool, path); err != nil {
 		return nil, err
 	}
-	if err := examine(ctx, pool, path); err != nil {
+	if err := migrate(ctx, pool, path); err != nil {
 		return nil, err
 	}
 	if opts.Unguarded {
