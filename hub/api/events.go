@@ -17,7 +17,7 @@ import (
 // events is the stream of events: server-sent, with each event's cursor as its id.
 func (a *api) events(w http.ResponseWriter, r *http.Request, c *caller) error {
 	q := asked(r, "after", "job", "account")
-	account, err := scoped(c, q.text("account"))
+	account, err := a.scoped(r.Context(), c, q.text("account"))
 	if err != nil {
 		return err
 	}

@@ -27,18 +27,18 @@ type Scope struct {
 	Account string `query:"account" doc:"admins only: one account's"`
 }
 
-// of is whose objects a list shows.
-func (s Scope) of(c *caller) (offpeak.AccountID, error) {
-	return scoped(c, s.Account)
-}
-
-func scoped(c *caller, account string) (offpeak.AccountID, error) {
+// scoped is whose objects a request is about: the caller's, or of an admin's
+// choice, which has to be there, so that a slip of the pen is no empty list.
+func (a *api) scoped(ctx context.Context, c *caller, account string) (offpeak.AccountID, error) {
 	id := offpeak.AccountID(account)
 	if id == "" || id == c.account {
 		return c.account, nil
 	}
 	if c.account != "" {
 		return "", wrap("account can be chosen by admins only", offpeak.ErrForbidden)
+	}
+	if _, err := a.hub.Store().Account(ctx, id); err != nil {
+		return "", fmt.Errorf("account %s: %w", account, err)
 	}
 	return id, nil
 }
@@ -74,7 +74,7 @@ type jobsQuery struct {
 
 func (a *api) jobs(ctx context.Context, c *caller, in *jobsQuery) (wire.List[offpeak.Job], error) {
 	var empty wire.List[offpeak.Job]
-	account, err := in.of(c)
+	account, err := a.scoped(ctx, c, in.Account)
 	if err != nil {
 		return empty, err
 	}
@@ -150,7 +150,7 @@ type nodesQuery struct {
 }
 
 func (a *api) listNodes(ctx context.Context, c *caller, in *nodesQuery) (wire.List[offpeak.Node], error) {
-	account, err := in.of(c)
+	account, err := a.scoped(ctx, c, in.Account)
 	if err != nil {
 		return wire.List[offpeak.Node]{}, err
 	}
@@ -183,14 +183,14 @@ func (a *api) createToken(ctx context.Context, c *caller, _ *none) (wire.Created
 	if err != nil {
 		return empty, err
 	}
-	if in.Account, err = scoped(c, string(in.Account)); err != nil {
+	if in.Account, err = a.scoped(ctx, c, string(in.Account)); err != nil {
 		return empty, err
 	}
 	return a.access.CreateToken(ctx, c.op, in)
 }
 
 func (a *api) listTokens(ctx context.Context, c *caller, in *nodesQuery) (wire.List[offpeak.Token], error) {
-	account, err := in.of(c)
+	account, err := a.scoped(ctx, c, in.Account)
 	if err != nil {
 		return wire.List[offpeak.Token]{}, err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -222,5 +223,27 @@ func TestTokensDoNotGrow(t *testing.T) {
 	}
 	if _, err := g.admin.CreateToken(g.ctx(), g.op(), wire.NewToken{Role: offpeak.RoleNode}); !errors.Is(err, offpeak.ErrInvalid) {
 		t.Errorf("a node's session by hand: %v", err)
+	}
+}
+
+// An account that is not there is no empty list: an admin mistyped it.
+func TestUnknownAccountIsNotFound(t *testing.T) {
+	t.Parallel()
+	g := newGrid(t, Options{})
+	ctx := g.ctx()
+	if _, err := g.admin.Jobs(ctx, url.Values{"account": {"acct_none"}}); !errors.Is(err, offpeak.ErrNotFound) {
+		t.Errorf("jobs of an unknown account: %v", err)
+	}
+	if body, err := g.admin.Events(ctx, "0", ""); err != nil {
+		t.Errorf("events of all accounts: %v", err)
+	} else {
+		body.Close()
+	}
+	who, err := g.admin.Whoami(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.admin.Jobs(ctx, url.Values{"account": {string(who.Account.ID)}}); err != nil {
+		t.Errorf("jobs of one's own account: %v", err)
 	}
 }
