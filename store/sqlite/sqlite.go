@@ -158,13 +158,16 @@ func dsn(path string, readOnly bool) string {
 		"synchronous(FULL)",
 		"foreign_keys(ON)",
 		"temp_store(MEMORY)",
-		"cache_size(-16384)",
 		"journal_size_limit(67108864)",
 		// Pages that many commits write go to the file once a checkpoint.
 		"wal_autocheckpoint(10000)",
 	}}
+	// KiB of pages that a connection keeps to itself. The writer's are worth most;
+	// what readers miss, the system still has.
 	if readOnly {
-		q["_pragma"] = append(q["_pragma"], "query_only(ON)")
+		q["_pragma"] = append(q["_pragma"], "query_only(ON)", "cache_size(-2048)")
+	} else {
+		q["_pragma"] = append(q["_pragma"], "cache_size(-16384)")
 	}
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }

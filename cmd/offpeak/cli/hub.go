@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -152,11 +151,6 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	// goes at once.
 	context.AfterFunc(ctx, restore)
 
-	if env.Getenv("GOGC") == "" {
-		// What thousands of nodes left while they connected is kept for reuse up to
-		// the next collection: half the usual distance, at 2 % of the work.
-		debug.SetGCPercent(50)
-	}
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
 	}
