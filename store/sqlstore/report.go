@@ -174,13 +174,17 @@ var steps = [...]struct {
 // step up to the one that a report of kind means. Steps that are past are left
 // out; each taken one is an event of its own.
 func (s *Store) advance(t *verb, r store.Report, l *lease, j *job, kind store.ReportKind) error {
-	at := 0 // the first step that is not taken yet
+	at, last := 0, 0 // the first step that is not taken yet, and the last to take
 	for i, st := range steps {
 		if l.State == st.state {
 			at = i + 1
 		}
+		if st.kind == kind {
+			last = i
+		}
 	}
-	for ; at < len(steps); at++ {
+	// A step that is past is said again by the next agent, which adopted the job.
+	for ; at <= last; at++ {
 		st := steps[at]
 		if err := l.State.To(st.state); err != nil {
 			return err
@@ -202,9 +206,6 @@ func (s *Store) advance(t *verb, r store.Report, l *lease, j *job, kind store.Re
 		}
 		l.State = st.state
 		t.event(offpeak.Event{Type: "lease." + string(st.state), Account: l.Account, Job: l.Job, Attempt: l.Attempt, Lease: l.ID, Node: l.Node})
-		if st.kind == kind {
-			break
-		}
 	}
 	if l.State == offpeak.LeaseRunning {
 		l.Metered = l.observed(t.now, r.Ran)

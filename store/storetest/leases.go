@@ -91,6 +91,45 @@ func reports(t *testing.T, g *grid) {
 	}
 }
 
+// adopted: the agent that comes after the one that began a lease says anew how
+// far it is, under an incarnation of its own, and moves nothing by it.
+func adopted(t *testing.T, g *grid) {
+	n, l := g.leased(spec())
+	g.clock.Advance(time.Second)
+	g.report(g.reportOf(l, store.ReportRunning))
+	if _, err := g.OpenSession(context.Background(), store.NewSession{Node: n.ID, Incarnation: "next", Previous: inc, Generation: g.node(n.ID).Generation, Token: g.token(offpeak.TokenID(g.id("sess")), offpeak.RoleNode)}); err != nil {
+		t.Fatal(err)
+	}
+	seq := int64(0)
+	say := func(kind store.ReportKind) store.Change {
+		t.Helper()
+		seq++
+		r := g.reportOf(l, kind)
+		r.Incarnation, r.Seq = "next", seq
+		if kind == store.ReportEnded {
+			r.Reason, r.Started = offpeak.EndCompleted, true
+		}
+		return g.report(r)
+	}
+	for _, kind := range []store.ReportKind{store.ReportRunning, store.ReportAccepted, store.ReportRunning} {
+		g.clock.Advance(time.Second)
+		if c := say(kind); c.Lease.State != offpeak.LeaseRunning || c.Job.State != offpeak.JobRunning || c.Node != "" {
+			t.Fatalf("%s said again: lease %s, job %s", kind, c.Lease.State, c.Job.State)
+		}
+		if got := g.node(n.ID); got.Reserved.CPU != l.Resources.CPU {
+			t.Fatalf("%s said again: the node holds %d, want %d", kind, got.Reserved.CPU, l.Resources.CPU)
+		}
+	}
+	g.clock.Advance(time.Second)
+	say(store.ReportFinishing)
+	if c := say(store.ReportRunning); c.Lease.State != offpeak.LeaseFinishing || g.node(n.ID).Reserved.CPU != 0 {
+		t.Errorf("running said while it finishes: %s", c.Lease.State)
+	}
+	if c := say(store.ReportEnded); c.Job.State != offpeak.JobSucceeded {
+		t.Errorf("ended = %+v", c.Job)
+	}
+}
+
 func staleReports(t *testing.T, g *grid) {
 	ctx := context.Background()
 	n, l := g.leased(spec())

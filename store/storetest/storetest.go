@@ -36,6 +36,7 @@ func Run(t *testing.T, open Open) {
 		{"Claims", claims},
 		{"ClaimRace", claimRace},
 		{"Reports", reports},
+		{"Adopted", adopted},
 		{"StaleReports", staleReports},
 		{"HandOver", handover},
 		{"Taken", taken},
