@@ -154,8 +154,12 @@ func (r Requirements) validate(v *validator) {
 		}
 		v.text(field+".model", g.Model, maxLabel)
 	}
-	v.text("requirements.os", r.OS, maxLabel)
-	v.text("requirements.arch", r.Arch, maxLabel)
+	if !slices.Contains([]string{"", "linux", "windows", "darwin"}, r.OS) {
+		v.add("requirements.os", r.OS, "is linux, windows or darwin")
+	}
+	if !slices.Contains([]string{"", "amd64", "arm64"}, r.Arch) {
+		v.add("requirements.arch", r.Arch, "is amd64 or arm64")
+	}
 	v.labels("requirements.where", r.Where)
 	if r.MaxPrice != nil {
 		v.within("requirements.max_price", int64(*r.MaxPrice), 0, int64(MaxPrice))

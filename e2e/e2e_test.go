@@ -109,6 +109,11 @@ func TestAgentKilledJobAdopted(t *testing.T) {
 	}
 	noStepTwice(t, g)
 	wholeLog(t, g, id, 30)
+	// It held its node and was metered to the end, not to the adoption.
+	attempts, err := g.Client.Attempts(context.Background(), id)
+	if err != nil || len(attempts.Items) != 1 || attempts.Items[0].Metered < 2500 {
+		t.Errorf("attempts are %+v, %v; want one, metered for the 3 s it ran", attempts.Items, err)
+	}
 }
 
 // A laptop's lid is closed past the timeout and opened again: the old attempt

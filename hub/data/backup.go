@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -18,6 +19,31 @@ const (
 	BlobFolder   = "blobs"
 	KeyFile      = "hub.key"
 )
+
+// ErrNoDatabase says that a folder has blobs but no database that knows them.
+var ErrNoDatabase = errors.New("there are blobs and no database that knows them")
+
+// CheckFolder returns ErrNoDatabase for a data folder that lost its database: a
+// hub that began anew there would take every blob for nobody's and remove it.
+// A folder that is new or whole, or is not there, is fine.
+func CheckFolder(folder string) error {
+	if info, err := os.Stat(filepath.Join(folder, DatabaseFile)); err == nil && info.Size() > 0 {
+		return nil
+	}
+	err := filepath.WalkDir(filepath.Join(folder, BlobFolder), func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			return ErrNoDatabase
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", folder, err)
+	}
+	return nil
+}
 
 // Backup writes database, blobs and, where the hub has one, its key to a new
 // folder. The database is copied first and nothing is collected meanwhile, so

@@ -154,6 +154,9 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
 	}
+	if err := data.CheckFolder(o.data); err != nil {
+		return world.Hint(err, "Restore the last backup into a new folder (`offpeak restore`), or, to begin anew, remove "+filepath.Join(o.data, data.BlobFolder)+".")
+	}
 	began := time.Now()
 	clock := steady.New(time.Now, func() time.Duration { return time.Since(began) })
 	db, err := sqlite.Open(ctx, filepath.Join(o.data, data.DatabaseFile), sqlite.Options{Log: log, Now: clock.Now})

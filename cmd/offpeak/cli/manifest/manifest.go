@@ -8,6 +8,7 @@
 package manifest
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -47,8 +48,14 @@ func Read(path string, stdin io.Reader) (offpeak.Spec, error) {
 	if len(data) > int(offpeak.MaxSpec) {
 		return spec, world.Hint(&offpeak.FieldError{Field: path, Rule: fmt.Sprintf("is at most %s long", offpeak.MaxSpec)}, "Put large data into an input file: --input FILE.")
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
+	var doc, more yaml.Node
+	documents := yaml.NewDecoder(bytes.NewReader(data))
+	if err := documents.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+		return spec, world.Refuse(fmt.Errorf("read job file %s: %w", path, err))
+	}
+	if err := documents.Decode(&more); err == nil {
+		return spec, &offpeak.FieldError{Field: fmt.Sprintf("line %d", more.Line), Rule: "a job file holds one job: submit each from a file of its own"}
+	} else if !errors.Is(err, io.EOF) {
 		return spec, world.Refuse(fmt.Errorf("read job file %s: %w", path, err))
 	}
 	if len(doc.Content) == 0 {
