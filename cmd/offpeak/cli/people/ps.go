@@ -116,7 +116,7 @@ func (c *client) listJobs(ctx context.Context, q url.Values, limit int) error {
 	return c.print(jobs, ids(jobs.Items, func(j offpeak.Job) offpeak.JobID { return j.ID }), func(t *render.Table) {
 		if len(jobs.Items) == 0 {
 			if q.Has("state") {
-				t.Line("None now (ended jobs: offpeak ps --all). To begin one: offpeak run -- echo hello")
+				t.Line("No jobs now (ended ones: offpeak ps --all). To begin one: offpeak run -- echo hello")
 			} else {
 				t.Line("No jobs. Begin with: offpeak run -- echo hello")
 			}
