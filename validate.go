@@ -132,8 +132,9 @@ func (t Task) validate(v *validator) {
 			v.add(field, o, "is a path or pattern inside the job's folder, without .. and with / between names")
 		}
 	}
-	if d := t.Checkpoint.Dir; !local(d) || d == "." || len(d) > maxPath {
-		v.add("task.checkpoint.dir", d, "is a folder inside the job's folder, without ..")
+	// The agent keeps its own in .offpeak.
+	if d := t.Checkpoint.Dir; !local(d) || d == "." || len(d) > maxPath || !printable(d) || d == ".offpeak" || strings.HasPrefix(d, ".offpeak/") {
+		v.add("task.checkpoint.dir", d, "is a folder inside the job's folder, without .., and not in .offpeak")
 	}
 	v.span("task.checkpoint.every", t.Checkpoint.Every, minCheckpoint, MaxDuration)
 	v.span("task.grace", t.Grace, 0, maxGrace)

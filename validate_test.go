@@ -90,6 +90,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"task.checkpoint.dir", func(s *Spec) { s.Task.Checkpoint.Dir = "." }},
 		{"task.checkpoint.dir", func(s *Spec) { s.Task.Checkpoint.Dir = "a/" }},
 		{"task.checkpoint.dir", func(s *Spec) { s.Task.Checkpoint.Dir = "c\x00" }},
+		{"task.checkpoint.dir", func(s *Spec) { s.Task.Checkpoint.Dir = ".offpeak/tmp" }},
 		{"task.checkpoint.every", func(s *Spec) { s.Task.Checkpoint.Every = Duration(time.Millisecond) }},
 		{"task.checkpoint.every", func(s *Spec) { s.Task.Checkpoint.Every = -1 }},
 		{"task.grace", func(s *Spec) { s.Task.Grace = Duration(time.Hour) }},
