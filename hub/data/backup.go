@@ -20,15 +20,19 @@ const (
 	KeyFile      = "hub.key"
 )
 
-// ErrNoDatabase says that a folder has blobs but no database that knows them.
-var ErrNoDatabase = errors.New("there are blobs and no database that knows them")
+// ErrNoDatabase says that a folder has a grid's blobs or log but no database.
+var ErrNoDatabase = errors.New("the database is gone, while its blobs or its log are there")
 
 // CheckFolder returns ErrNoDatabase for a data folder that lost its database: a
-// hub that began anew there would take every blob for nobody's and remove it.
+// hub that began anew there would take every blob for nobody's and remove it,
+// and the database's log, which may hold what was acknowledged last, with it.
 // A folder that is new or whole, or is not there, is fine.
 func CheckFolder(folder string) error {
 	if info, err := os.Stat(filepath.Join(folder, DatabaseFile)); err == nil && info.Size() > 0 {
 		return nil
+	}
+	if info, err := os.Stat(filepath.Join(folder, DatabaseFile+"-wal")); err == nil && info.Size() > 0 {
+		return ErrNoDatabase
 	}
 	err := filepath.WalkDir(filepath.Join(folder, BlobFolder), func(_ string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {

@@ -155,7 +155,7 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
 	}
 	if err := data.CheckFolder(o.data); err != nil {
-		return world.Hint(err, "Restore the last backup into a new folder (`offpeak restore`), or, to begin anew, remove "+filepath.Join(o.data, data.BlobFolder)+".")
+		return world.Hint(err, "Restore the last backup into a new folder (`offpeak restore`), or, to begin anew, choose another folder with --data.")
 	}
 	began := time.Now()
 	clock := steady.New(time.Now, func() time.Duration { return time.Since(began) })
