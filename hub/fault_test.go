@@ -20,6 +20,8 @@ type flaky struct {
 	store.Store
 	loseSubmit, loseClaim, loseBeat, loseReport atomic.Bool
 	slowBeat                                    atomic.Int64
+	// full says that an amnesty finds no room on the disk.
+	full atomic.Bool
 	// lateSubmit is how long the answer to a committed submission takes,
 	// lateClaim how long claims take to reach the store.
 	lateSubmit, lateClaim atomic.Int64
@@ -69,6 +71,13 @@ func (f *flaky) Report(ctx context.Context, r store.Report) (store.Change, error
 		return store.Change{}, offpeak.ErrUnavailable
 	}
 	return c, err
+}
+
+func (f *flaky) Amnesty(ctx context.Context, d time.Duration) error {
+	if f.full.Load() {
+		return offpeak.ErrStorage
+	}
+	return f.Store.Amnesty(ctx, d)
 }
 
 func (f *flaky) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.Change, error) {
@@ -150,6 +159,34 @@ func TestClockSetBack(t *testing.T) {
 		}
 		g.sound()
 		g.stop()
+	})
+}
+
+// A hub that starts on a full disk is there, and expires nobody before it could
+// grant the amnesty: not those who were silent because it was away.
+func TestHubStartsOnAFullDisk(t *testing.T) {
+	withFlaky(t, func(t *testing.T, g *grid, f *flaky, _ *atomic.Int64) {
+		a := g.join("one")
+		id := g.submit(small())
+		d := a.offered()
+		a.accept(d)
+		a.run(d)
+		g.stop()
+		time.Sleep(10 * time.Minute)
+		f.full.Store(true)
+		g.start()
+		time.Sleep(10 * time.Second)
+		if j := g.job(id); j.State != offpeak.JobRunning || j.Attempt != 1 {
+			t.Fatalf("before the amnesty the job is %s (%s)", j.State, j.Reason)
+		}
+		f.full.Store(false)
+		time.Sleep(5 * time.Second)
+		a.open("one-1")
+		a.keep(90*time.Second, d.Lease)
+		a.end(d, offpeak.EndCompleted)
+		if j := g.job(id); j.State != offpeak.JobSucceeded || j.Attempt != 1 {
+			t.Errorf("the job is %s after attempt %d", j.State, j.Attempt)
+		}
 	})
 }
 

@@ -205,7 +205,12 @@ func (h *Hub) Run(ctx context.Context) error {
 	if err := h.startTail(ctx); err != nil {
 		return done(ctx, fmt.Errorf("load events: %w", err))
 	}
-	if err := h.amnesty(ctx); err != nil {
+	if err := h.amnesty(ctx); errors.Is(err, offpeak.ErrStorage) {
+		// A full disk is no reason to be away: what can be read is served, and the
+		// monitor grants the amnesty, before anybody is expired, when there is room.
+		h.env.Log.Warn("grant amnesty", "err", err)
+		h.stalled.Store(true)
+	} else if err != nil {
 		return done(ctx, fmt.Errorf("grant amnesty: %w", err))
 	}
 	group, ctx := errgroup.WithContext(ctx)

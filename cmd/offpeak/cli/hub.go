@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"offpeak"
 	"offpeak/blob"
 	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/hub"
@@ -375,10 +376,15 @@ func (s *service) introduce(ctx context.Context, h *hub.Hub) (here bool, err err
 		return false, nil
 	}
 	token, err := h.Access().LocalToken(ctx)
-	if err != nil {
-		return false, fmt.Errorf("make the local token: %w", err)
+	if err == nil {
+		err = local.Write(local.Path(s.env.Getenv), wire.Local{Hubs: []string{s.url}, Token: token, Fingerprint: s.fingerprint, PID: os.Getpid()})
 	}
-	return true, local.Write(local.Path(s.env.Getenv), wire.Local{Hubs: []string{s.url}, Token: token, Fingerprint: s.fingerprint, PID: os.Getpid()})
+	if errors.Is(err, offpeak.ErrStorage) || isDiskFull(err) {
+		// The file of a hub that was killed is still there, and its token still good.
+		s.log.Warn("the disk is full: this machine's commands go on with the local file there is", "err", err)
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // announce tells people where the hub is.

@@ -280,45 +280,102 @@ func TestHubsOfOneUser(t *testing.T) {
 
 // A hub whose disk fills up refuses what is new, says so, and loses nothing that
 // it had acknowledged.
-func TestHubOnAFullDisk(t *testing.T) {
-	home, disk := t.TempDir(), t.TempDir()
+// smallDisk is a disk of 8 MiB, and what fills it up.
+func smallDisk(t *testing.T) (disk string, fill func() (free func())) {
+	t.Helper()
+	disk = t.TempDir()
 	require.Met(t, syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=8m"), "the right to mount a small disk")
 	t.Cleanup(func() {
 		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
+	return disk, func() func() {
+		t.Helper()
+		f, err := os.Create(filepath.Join(disk, "fill"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(f, endless{}); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("the disk did not fill up: %v", err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			t.Helper()
+			if err := os.Remove(f.Name()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A hub that died on a full disk starts there as anywhere: it serves what it
+// has, refuses what it can't keep, and goes on by itself when there is room.
+func TestHubStartsOnAFullDisk(t *testing.T) {
+	home := t.TempDir()
+	disk, fill := smallDisk(t)
+	data := filepath.Join(disk, "hub")
+	h := startHub(t, home, "--data", data)
+	before := localFile(t, home)
+	code, kept, stderr := once(t, home, "submit", "--name", "before", "--", "true")
+	if code != 0 {
+		t.Fatalf("submit: exit %d, %s", code, stderr)
+	}
+	free := fill()
+	if err := h.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = h.wait()
+	h = startHub(t, home, "--data", data, "--listen", strings.TrimPrefix(before.Hubs[0], "http://"))
+	code, ids, stderr := once(t, home, "ps", "-o", "name")
+	if code != 0 || ids != kept {
+		t.Errorf("ps on a full disk: exit %d, %q, want %q: %s", code, ids, kept, stderr)
+	}
+	submit := func() error {
+		_, err := direct(before).Submit(t.Context(), "op-full", offpeak.Spec{Task: offpeak.Task{Driver: "process", Command: []string{"true", strings.Repeat("y", 100<<10)}}})
+		return err
+	}
+	if err := submit(); !errors.Is(err, offpeak.ErrStorage) && !errors.Is(err, offpeak.ErrUnavailable) {
+		t.Errorf("submit on a full disk: %v", err)
+	}
+	free()
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		err := submit()
+		if err == nil {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("submit with room again: %v", err)
+		}
+	}
+	h.stop()
+}
+
+func TestHubOnAFullDisk(t *testing.T) {
+	home := t.TempDir()
+	disk, fill := smallDisk(t)
 	data := filepath.Join(disk, "hub")
 	h := startHub(t, home, "--data", data)
 	code, kept, stderr := once(t, home, "submit", "--name", "before", "--", "true")
 	if code != 0 {
 		t.Fatalf("submit: exit %d, %s", code, stderr)
 	}
-	fill, err := os.Create(filepath.Join(disk, "fill"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(fill, endless{}); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatalf("the disk did not fill up: %v", err)
-	}
-	if err := fill.Close(); err != nil {
-		t.Fatal(err)
-	}
+	free := fill()
 	input := filepath.Join(t.TempDir(), "input")
 	if err := os.WriteFile(input, bytes.Repeat([]byte("0123456789abcdef"), 1<<17), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d := direct(localFile(t, home))
-	_, err = d.Submit(t.Context(), "op-full", offpeak.Spec{Name: strings.Repeat("x", 60), Task: offpeak.Task{Driver: "process", Command: []string{"true", strings.Repeat("y", 100<<10)}}})
+	_, err := d.Submit(t.Context(), "op-full", offpeak.Spec{Name: strings.Repeat("x", 60), Task: offpeak.Task{Driver: "process", Command: []string{"true", strings.Repeat("y", 100<<10)}}})
 	if !errors.Is(err, offpeak.ErrStorage) && !errors.Is(err, offpeak.ErrUnavailable) {
 		t.Errorf("submit on a full disk: %v", err)
 	}
 	if code, _, stderr := once(t, home, "hub", "--no-local-file", "--listen", "127.0.0.1:0", "--data", filepath.Join(disk, "second")); code != 1 || !strings.Contains(stderr, "the disk is full") {
 		t.Errorf("a hub that starts on a full disk: exit %d, %s", code, stderr)
 	}
-	if err := os.Remove(fill.Name()); err != nil {
-		t.Fatal(err)
-	}
+	free()
 	code, ids, stderr := once(t, home, "ps", "-o", "name")
 	if code != 0 || ids != kept {
 		t.Errorf("ps after the disk was full: exit %d, %q, want %q: %s", code, ids, kept, stderr)
