@@ -42,6 +42,17 @@ func noise(size offpeak.Bytes) string {
 	return string(data)
 }
 
+// deceived is an agent on a small disk that believes it to be large, connected.
+func deceived(t *testing.T) *world {
+	t.Helper()
+	w := smallDisk(t)
+	w.env.Free = func(string) (offpeak.Bytes, error) { return offpeak.TiB, nil }
+	w.join()
+	w.run()
+	eventually(t, "connected", func() bool { return w.status().Connected })
+	return w
+}
+
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	w := smallDisk(t)
@@ -105,11 +116,7 @@ func TestFullDisk(t *testing.T) {
 // there is no room for the notice, and the next attempt has the whole one before.
 func TestDiskThatFillsInACheckpoint(t *testing.T) {
 	t.Parallel()
-	w := smallDisk(t)
-	w.env.Free = func(string) (offpeak.Bytes, error) { return offpeak.TiB, nil }
-	w.join()
-	w.run()
-	eventually(t, "connected", func() bool { return w.status().Connected })
+	w := deceived(t)
 	atFirst := freeOf(t, w)
 	task := work("/bin/sh")
 	task.Task.Command = []string{"/bin/sh", "-c", `trap 'echo told; exit 9' TERM; cd "$OFFPEAK_CHECKPOINT_DIR"
@@ -161,11 +168,7 @@ func small(w wire.Work) wire.Work {
 
 func TestDiskThatFillsWhileFetching(t *testing.T) {
 	t.Parallel()
-	w := smallDisk(t)
-	w.env.Free = func(string) (offpeak.Bytes, error) { return offpeak.TiB, nil }
-	w.join()
-	w.run()
-	eventually(t, "connected", func() bool { return w.status().Connected })
+	w := deceived(t)
 	before := freeOf(t, w)
 	task := work("/bin/true")
 	task.Task.Input = w.hub.store(map[string]string{"big": noise(80 * offpeak.MiB)})

@@ -103,9 +103,8 @@ func (a *api) store(w http.ResponseWriter, r *http.Request, account offpeak.Acco
 		return tooLarge(int64(blob.MaxBlob))
 	}
 	rc := http.NewResponseController(w)
-	until := time.Now().Add(blobTime)
-	if err := errors.Join(rc.SetReadDeadline(until), rc.SetWriteDeadline(until.Add(time.Minute))); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return wrap("bound the transfer's time: "+err.Error(), offpeak.ErrUnavailable)
+	if err := errors.Join(bound(rc.SetReadDeadline, blobTime), bound(rc.SetWriteDeadline, blobTime+time.Minute)); err != nil {
+		return err
 	}
 	body := &source{r: http.MaxBytesReader(w, r.Body, int64(blob.MaxBlob))}
 	if err := a.data.Put(r.Context(), account, hash, body); err != nil {
@@ -163,8 +162,8 @@ func (a *api) load(w http.ResponseWriter, r *http.Request, account offpeak.Accou
 		return err
 	}
 	defer body.Close()
-	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(blobTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return wrap("bound the transfer's time: "+err.Error(), offpeak.ErrUnavailable)
+	if err := bound(http.NewResponseController(w).SetWriteDeadline, blobTime); err != nil {
+		return err
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")

@@ -69,9 +69,9 @@ type handler func(w http.ResponseWriter, r *http.Request, c *caller) error
 // gate is what every request passes before its handler.
 func (a *api) gate(rt *route, next handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		start := time.Now()
+		start := a.opts.Now()
 		c := &caller{ResponseWriter: w}
-		defer func() { rt.seen.done(c.status, time.Since(start)) }()
+		defer func() { rt.seen.done(c.status, a.opts.Now().Sub(start)) }()
 		defer func() {
 			v := recover()
 			if v == nil {
@@ -181,6 +181,15 @@ func (a *api) authorize(rt *route, r *http.Request, c *caller) error {
 	return nil
 }
 
+// bound gives a connection until d from now, where it can be bounded. It is the
+// machine's own clock that ends it: net knows no other.
+func bound(set func(time.Time) error, d time.Duration) error {
+	if err := set(time.Now().Add(d)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return wrap("bound the connection's time: "+err.Error(), offpeak.ErrUnavailable)
+	}
+	return nil
+}
+
 // read reads a body that the route bounds.
 func (a *api) read(rt *route, r *http.Request, c *caller) ([]byte, error) {
 	if r.ContentLength > rt.limit {
@@ -189,9 +198,8 @@ func (a *api) read(rt *route, r *http.Request, c *caller) ([]byte, error) {
 	if r.ContentLength == 0 {
 		return nil, nil
 	}
-	rc := http.NewResponseController(c.ResponseWriter)
-	if err := rc.SetReadDeadline(time.Now().Add(time.Minute)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, wrap("bound the body's time: "+err.Error(), offpeak.ErrUnavailable)
+	if err := bound(http.NewResponseController(c.ResponseWriter).SetReadDeadline, time.Minute); err != nil {
+		return nil, err
 	}
 	if r.ContentLength > 0 {
 		body := make([]byte, r.ContentLength)

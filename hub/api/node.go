@@ -186,8 +186,8 @@ const sendWithin = 30 * time.Second
 
 // send sends p, or the header alone when p is empty, which is for the beginning.
 func (f flusher) send(p []byte) error {
-	if err := f.rc.SetWriteDeadline(time.Now().Add(sendWithin)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return fmt.Errorf("bound a write: %w", err)
+	if err := bound(f.rc.SetWriteDeadline, sendWithin); err != nil {
+		return err
 	}
 	if len(p) == 0 {
 		f.w.WriteHeader(http.StatusOK)

@@ -87,8 +87,18 @@ func (v *Vault) FollowLog(ctx context.Context, account offpeak.AccountID, job of
 	}
 }
 
-// followLog reads the job's state before its segments: a log is whole before
-// its attempt's end shows, so what is read after an end is all there is.
+// standing is how a job and its attempts stand. It is read before segments are: a
+// log is whole before its attempt's end shows, so what is read after an end is all
+// there is. The job is read first, so that one that has ended has ended attempts.
+func (v *Vault) standing(ctx context.Context, account offpeak.AccountID, job offpeak.JobID) (offpeak.Job, []offpeak.Lease, error) {
+	j, err := v.env.Store.Job(ctx, account, job)
+	if err != nil {
+		return j, nil, err
+	}
+	leases, err := v.env.Store.Attempts(ctx, account, job)
+	return j, leases, err
+}
+
 func (v *Vault) followLog(ctx context.Context, account offpeak.AccountID, job offpeak.JobID, after string, follow bool, yield func(wire.LogRecord, error) bool) error {
 	attempt, n, err := parseAfter(after)
 	if err != nil {
@@ -98,11 +108,7 @@ func (v *Vault) followLog(ctx context.Context, account offpeak.AccountID, job of
 	defer onJob.Stop()
 	for {
 		moved := onJob.Next()
-		j, err := v.env.Store.Job(ctx, account, job)
-		if err != nil {
-			return err
-		}
-		leases, err := v.env.Store.Attempts(ctx, account, job)
+		j, leases, err := v.standing(ctx, account, job)
 		if err != nil {
 			return err
 		}
@@ -221,11 +227,7 @@ func (v *Vault) readLog(ctx context.Context, account offpeak.AccountID, job offp
 	var onLease *bell.Listener
 	for {
 		moved := onJob.Next()
-		j, err := v.env.Store.Job(ctx, account, job)
-		if err != nil {
-			return err
-		}
-		leases, err := v.env.Store.Attempts(ctx, account, job)
+		j, leases, err := v.standing(ctx, account, job)
 		if err != nil {
 			return err
 		}

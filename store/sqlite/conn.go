@@ -30,7 +30,7 @@ func (c *conn) prepared(query string) (*sql.Stmt, error) {
 	if s, ok := c.stmts[query]; ok {
 		return s, nil
 	}
-	// $1 is PostgreSQL's placeholder; SQLite would take it for a name.
+	// $1 is how PostgreSQL numbers a parameter; SQLite would take it for a name.
 	s, err := c.c.PrepareContext(context.Background(), strings.ReplaceAll(query, "$", "?"))
 	if err != nil {
 		return nil, classify(err)

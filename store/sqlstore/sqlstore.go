@@ -43,7 +43,7 @@ type DB interface {
 	Close() error
 }
 
-// Tx is one transaction. Statements have numbered placeholders ($1, $2, …), and
+// Tx is one transaction. Statements have numbered parameters ($1, $2, …), and
 // what it returns is classified: ErrStorage and ErrUnavailable mean what they
 // mean in package store.
 type Tx interface {

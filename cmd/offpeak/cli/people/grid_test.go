@@ -264,23 +264,31 @@ func TestRunFollowsAJobOverALostNode(t *testing.T) {
 	}
 }
 
+// followed follows job_1 as run does, with signals in place of the process's. How
+// it ended comes over ended.
+func followed(t *testing.T, env world.Env) (signals chan os.Signal, ended chan error) {
+	t.Helper()
+	c := &client{env: env, output: "table"}
+	if err := c.dial(); err != nil {
+		t.Fatal(err)
+	}
+	signals, ended = make(chan os.Signal), make(chan error, 1)
+	go func() {
+		job, err := c.follower("job_1", false, false).OrLeave(context.Background(), signals)
+		if err == nil {
+			err = follow.Exit(job)
+		}
+		ended <- err
+	}()
+	return signals, ended
+}
+
 func TestRunInterrupted(t *testing.T) {
 	begin := func(t *testing.T) (*grid, *console, chan os.Signal, chan error) {
 		g := newGrid(t)
 		g.job = offpeak.Job{ID: "job_1", State: offpeak.JobQueued}
 		env, _, errs := g.world(t)
-		c := &client{env: env, output: "table"}
-		if err := c.dial(); err != nil {
-			t.Fatal(err)
-		}
-		signals, ended := make(chan os.Signal), make(chan error, 1)
-		go func() {
-			job, err := c.follower("job_1", false, false).OrLeave(context.Background(), signals)
-			if err == nil {
-				err = follow.Exit(job)
-			}
-			ended <- err
-		}()
+		signals, ended := followed(t, env)
 		errs.await("queued")
 		return g, errs, signals, ended
 	}

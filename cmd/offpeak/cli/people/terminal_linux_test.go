@@ -1,7 +1,6 @@
 package people
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -68,18 +67,7 @@ func TestRunInterruptedOnATerminal(t *testing.T) {
 					_, _ = shown.Write(buf[:n])
 				}
 			}()
-			c := &client{env: env, output: "table"}
-			if err := c.dial(); err != nil {
-				t.Fatal(err)
-			}
-			signals, ended := make(chan os.Signal), make(chan error, 1)
-			go func() {
-				job, err := c.follower("job_1", false, false).OrLeave(context.Background(), signals)
-				if err == nil {
-					err = follow.Exit(job)
-				}
-				ended <- err
-			}()
+			signals, ended := followed(t, env)
 			shown.await("queued")
 			for i, answer := range tt.answers {
 				signals <- os.Interrupt

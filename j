@@ -1,1 +1,0 @@
-job_01m8vmb743epva7w8sspfst9f5
