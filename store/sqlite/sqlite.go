@@ -190,7 +190,7 @@ func (d *db) connect(ctx context.Context, readOnly bool) (*conn, error) {
 			return nil, classify(err)
 		}
 	}
-	return &conn{pool: pool, c: c, stmts: map[string]*sql.Stmt{}}, nil
+	return &conn{pool: pool, c: c, now: d.opts.Now, stmts: map[string]*sql.Stmt{}}, nil
 }
 
 // db is a sqlstore.DB over one file.
@@ -213,8 +213,6 @@ type db struct {
 }
 
 var _ sqlstore.DB = (*db)(nil)
-
-func (d *db) Now() time.Time { return d.opts.Now().UTC().Truncate(time.Microsecond) }
 
 // errClosed is what verbs get after Close.
 func errClosed() error { return fmt.Errorf("the store is closed: %w", offpeak.ErrUnavailable) }

@@ -55,6 +55,9 @@ func (s *Store) submit(t *verb, op store.Op, n store.NewJob, hash offpeak.Hash, 
 		return err
 	}
 	if quota > 0 {
+		if err := t.lockAccount(n.Account); err != nil {
+			return err
+		}
 		var open int64
 		if err := t.row(`SELECT count(*) FROM jobs WHERE account = $1 AND `+openJob, []any{string(n.Account)}, &open); err != nil {
 			return err
@@ -69,6 +72,7 @@ func (s *Store) submit(t *verb, op store.Op, n store.NewJob, hash offpeak.Hash, 
 		}
 	}
 	if n.RetryOf != "" {
+		t.jobLock = forUpdate
 		old, err := s.job(t, n.Account, n.RetryOf)
 		if err != nil {
 			return err
@@ -127,7 +131,7 @@ func (s *Store) Cancel(ctx context.Context, op store.Op, account offpeak.Account
 }
 
 func (s *Store) cancel(t *verb, account offpeak.AccountID, id offpeak.JobID, detail string) (store.Change, error) {
-	j, err := s.job(t, account, id)
+	j, err := s.lockJob(t, account, id)
 	if err != nil {
 		return store.Change{}, err
 	}
@@ -164,6 +168,25 @@ func (s *Store) cancel(t *verb, account offpeak.AccountID, id offpeak.JobID, det
 	j.State, j.Detail = offpeak.JobCancelling, detail
 	t.event(offpeak.Event{Type: "job.cancelling", Account: j.Account, Job: id, Attempt: j.Attempt, Lease: l.ID, Node: l.Node})
 	return s.stop(t, l, j, offpeak.EndCancelled)
+}
+
+// lockJob locks the node of a job's lease, if it has one, and then the job.
+func (s *Store) lockJob(t *verb, account offpeak.AccountID, id offpeak.JobID) (*job, error) {
+	seen, err := s.job(t, account, id)
+	if err != nil {
+		return nil, err
+	}
+	if seen.Lease != "" {
+		if err := t.lockNodes(seen.Node); err != nil {
+			return nil, err
+		}
+	}
+	t.jobLock = forUpdate
+	j, err := s.job(t, account, id)
+	if err == nil && j.Lease != seen.Lease {
+		err = &RacedError{} // it has another node now
+	}
+	return j, err
 }
 
 // Job returns one job.
