@@ -1,0 +1,38 @@
+package postgres_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"offpeak/internal/pgtest"
+	"offpeak/store"
+	"offpeak/store/postgres"
+	"offpeak/store/storetest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// open opens a store in a new database.
+func open(t testing.TB, url string, opts postgres.Options) *postgres.Store {
+	t.Helper()
+	if opts.Rand == nil {
+		opts.Rand = rand.New(rand.NewPCG(1, 2))
+	}
+	s, err := postgres.Open(t.Context(), url, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+func TestStore(t *testing.T) {
+	server := pgtest.Shared(t)
+	storetest.Run(t, func(t *testing.T, clock *storetest.Clock) store.Store {
+		return open(t, server.Database(t), postgres.Options{Now: clock.Now})
+	})
+}
