@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"math/rand/v2"
+	"os"
 	"testing"
 
 	"offpeak/internal/pgtest"
@@ -10,7 +11,9 @@ import (
 	"offpeak/store/storetest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+var pg pgtest.Shared
+
+func TestMain(m *testing.M) { os.Exit(pg.Around(m).Run()) }
 
 // open opens a store in a new database.
 func open(t testing.TB, url string, opts postgres.Options) *postgres.Store {
@@ -31,8 +34,7 @@ func open(t testing.TB, url string, opts postgres.Options) *postgres.Store {
 }
 
 func TestStore(t *testing.T) {
-	server := pgtest.Shared(t)
 	storetest.Run(t, func(t *testing.T, clock *storetest.Clock) store.Store {
-		return open(t, server.Database(t), postgres.Options{Now: clock.Now})
+		return open(t, pg.Database(t), postgres.Options{Now: clock.Now})
 	})
 }

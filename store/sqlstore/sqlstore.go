@@ -348,6 +348,10 @@ func once[T any](t *verb, op store.Op, what, object string, fn func() (T, error)
 		return out, false, err
 	}
 	if out, err = fn(); err != nil {
+		// It may have failed because the same operation was done meanwhile.
+		if done, again := t.exists(`SELECT 1 FROM operations WHERE id = $1`, string(op.ID)); again == nil && done {
+			err = &RacedError{}
+		}
 		return out, false, err
 	}
 	kept, err := json.Marshal(out)
