@@ -83,7 +83,10 @@ type Store struct {
 	db *db
 }
 
-var _ store.Counted = (*Store)(nil)
+var (
+	_ store.Store   = (*Store)(nil)
+	_ store.Counted = (*Store)(nil)
+)
 
 // Open opens the store in the database at url, a postgres:// URL or a list of
 // key=value, and brings its schema up to date. It returns a *RefusedError for a

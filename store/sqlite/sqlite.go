@@ -55,7 +55,10 @@ type Store struct {
 	db *db
 }
 
-var _ store.Counted = (*Store)(nil)
+var (
+	_ store.Store   = (*Store)(nil)
+	_ store.Counted = (*Store)(nil)
+)
 
 // readers is how many reads run at once.
 const readers = 4

@@ -390,6 +390,23 @@ func (s *Store) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.
 	})
 }
 
+// Overdue counts nodes whose leases run out.
+func (s *Store) Overdue(ctx context.Context, asOf, by time.Time) (due, holding int, err error) {
+	type counts struct{ due, holding int }
+	c, err := read(ctx, s, "count overdue nodes", func(t *verb) (c counts, err error) {
+		some, err := t.exists(`SELECT 1 FROM leases WHERE `+liveLease+` AND expires_at <= $1 LIMIT 1`, micros(earlier(asOf, t.now)))
+		if err != nil || !some {
+			return c, err
+		}
+		const held = ` AND state <> 'offered'`
+		if err := t.row(`SELECT count(DISTINCT node) FROM leases WHERE `+liveLease+held+` AND expires_at <= $1`, []any{micros(by)}, &c.due); err != nil {
+			return c, err
+		}
+		return c, t.row(`SELECT count(DISTINCT node) FROM leases WHERE `+liveLease+held, nil, &c.holding)
+	})
+	return c.due, c.holding, err
+}
+
 // Amnesty moves every live lease's expiry.
 func (s *Store) Amnesty(ctx context.Context, d time.Duration) error {
 	_, err := write(ctx, s, "grant amnesty", func(t *verb) (struct{}, error) {

@@ -428,6 +428,20 @@ func (s *Store) SetLiveness(ctx context.Context, changes []store.LivenessChange)
 	})
 }
 
+// LastHeard returns when nodes were last heard.
+func (s *Store) LastHeard(ctx context.Context, nodes []offpeak.NodeID) (map[offpeak.NodeID]time.Time, error) {
+	return read(ctx, s, "read who was heard", func(t *verb) (map[offpeak.NodeID]time.Time, error) {
+		out := make(map[offpeak.NodeID]time.Time, len(nodes))
+		return out, t.each(`SELECT id, last_heard FROM nodes WHERE id = ANY($1) AND removed_at = 0`, []any{texts(nodes)}, func(rows Rows) error {
+			var id offpeak.NodeID
+			var at int64
+			err := rows.Scan(&id, &at)
+			out[id] = moment(at)
+			return err
+		})
+	})
+}
+
 // Touch sets when nodes were last heard.
 func (s *Store) Touch(ctx context.Context, heard map[offpeak.NodeID]time.Time) error {
 	_, err := write(ctx, s, "touch nodes", func(t *verb) (struct{}, error) {

@@ -90,7 +90,7 @@ type Config struct {
 	Unguarded bool
 }
 
-// Store is a store.Store over a DB.
+// Store is a store.Store over a DB, but for what hubs know of each other.
 type Store struct {
 	db  DB
 	cfg Config
@@ -99,8 +99,6 @@ type Store struct {
 	rand  *rand.Rand                    // handed to AfterEnd
 	specs map[offpeak.Hash]offpeak.Spec // specs read lately; they never change
 }
-
-var _ store.Store = (*Store)(nil)
 
 // New returns a store over db, whose schema is in place.
 func New(db DB, cfg Config) *Store {
