@@ -22,6 +22,7 @@ import (
 
 	"offpeak"
 	"offpeak/blob"
+	"offpeak/blob/place"
 	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/hub"
 	"offpeak/hub/api"
@@ -36,7 +37,7 @@ import (
 
 // hubOptions is what the flags of the hub command say.
 type hubOptions struct {
-	listen, data, config            string
+	listen, data, config, blobs     string
 	heartbeat, timeout, offer, tick time.Duration
 	keepJobs, keepLogs, keepEvents  time.Duration
 	keepOperations                  time.Duration
@@ -82,6 +83,7 @@ the file.`,
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "127.0.0.1:7070", "address to listen on; port 0 takes a free one")
 	f.StringVar(&o.data, "data", filepath.Join(local.Home(env.Getenv), "hub"), "folder that holds the hub's state")
+	f.StringVar(&o.blobs, "blobs", "", "`place` of inputs, outputs and checkpoints, if not the data folder: the path of a folder, or s3://bucket/prefix")
 	f.StringVar(&o.config, "config", "", "`file` of settings in YAML (default hub.yaml beside the data folder, if there is one)")
 	f.DurationVar(&o.heartbeat, "heartbeat", 5*time.Second, "interval of heartbeats that agents are told")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "silence of a node after which its leases expire")
@@ -131,6 +133,9 @@ func (o *hubOptions) validate() error {
 	if _, _, err := net.SplitHostPort(o.listen); err != nil {
 		return badInput("--listen: %q: is host:port, for example 127.0.0.1:7070", o.listen)
 	}
+	if _, err := place.Parse(o.blobs); err != nil {
+		return badInput("--blobs: %w", err)
+	}
 	for _, a := range o.advertise {
 		scheme, rest, ok := strings.Cut(a, "://")
 		if !ok || rest == "" || (scheme != "https" && scheme != "http") {
@@ -169,9 +174,13 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 			log.Error("store did not close", "err", err)
 		}
 	}()
-	blobs, err := blob.OpenLocal(filepath.Join(o.data, data.BlobFolder))
+	blobs, err := openPlace(ctx, o.blobs, o.data, clock.Now)
 	if err != nil {
 		return diskFull(err)
+	}
+	defer blobs.Close()
+	if err := o.checkBlobs(ctx, db, blobs); err != nil {
+		return err
 	}
 	ln, err := (&net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}).Listen(ctx, "tcp", o.listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -181,7 +190,7 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 		return fmt.Errorf("listen on %s: %w; choose another address with --listen", o.listen, err)
 	}
 	defer ln.Close()
-	s := &service{options: o, env: env, log: log, now: clock.Now, store: db, blobs: blobs, restoreSignals: restore}
+	s := &service{options: o, env: env, log: log, now: clock.Now, store: db, blobs: blobs.Store, restoreSignals: restore}
 	if o.traceVerbs != "" {
 		traced, err := inflight.Watch(db, o.traceVerbs)
 		if err != nil {
