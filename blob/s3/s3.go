@@ -14,6 +14,7 @@ package s3
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -33,11 +34,9 @@ import (
 )
 
 const (
-	// callTimeout bounds one call, retries of the client included; a blob is at
-	// most 8 MiB.
-	callTimeout = 30 * time.Second
-	// readTimeout bounds a read to its end, at the pace of whoever reads.
-	readTimeout = 5 * time.Minute
+	// defaultTimeout bounds one call, retries of the client included; a blob is
+	// at most 8 MiB.
+	defaultTimeout = 30 * time.Second
 	// tries is how often the client makes a call that may succeed the next time.
 	tries = 4
 	// page is how many objects are listed at once.
@@ -65,6 +64,8 @@ type Env struct {
 	Credentials *credentials.Credentials
 	// Now is the time. The service refuses calls of a clock that is far off its own.
 	Now func() time.Time
+	// Timeout bounds one call, retries of the client included; 0 is 30 s.
+	Timeout time.Duration
 }
 
 // DefaultCredentials looks in the environment (AWS_ACCESS_KEY_ID,
@@ -85,6 +86,7 @@ type Bucket struct {
 	transport *http.Transport
 	cfg       Config
 	now       func() time.Time
+	timeout   time.Duration
 }
 
 var _ blob.Bucket = (*Bucket)(nil)
@@ -108,7 +110,7 @@ func Open(cfg Config, env Env) (*Bucket, error) {
 	if err != nil || found.AccessKeyID == "" {
 		return nil, fmt.Errorf("%s: %w: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials", where, offpeak.ErrStorage)
 	}
-	return &Bucket{client: *client, transport: transport, cfg: cfg, now: env.Now}, nil
+	return &Bucket{client: *client, transport: transport, cfg: cfg, now: env.Now, timeout: cmp.Or(env.Timeout, defaultTimeout)}, nil
 }
 
 // Close closes connections that wait for the next call.
@@ -141,42 +143,49 @@ func (b *Bucket) write(ctx context.Context, key string, data []byte, opts minio.
 	// The hash of the whole body is signed in place of hashes of its chunks: by it
 	// the service checks the bytes before the object shows.
 	opts.DisableContentSha256 = true
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	sum := sha256.Sum256(data)
 	_, err := b.client.PutObject(call, b.cfg.Bucket, b.object(key), bytes.NewReader(data), int64(len(data)), "", hex.EncodeToString(sum[:]), opts)
 	return b.failed(ctx, "write "+key, err)
 }
 
-// Read implements blob.Bucket.
+// Read implements blob.Bucket. The service may keep silent no longer than a call
+// may take; whoever reads may take as long as he likes.
 func (b *Bucket) Read(ctx context.Context, key string) (io.ReadCloser, offpeak.Bytes, error) {
-	call, cancel := context.WithTimeout(ctx, readTimeout)
+	call, cancel := context.WithCancel(ctx)
+	patience := time.AfterFunc(b.timeout, cancel)
+	failed := func(err error) error { return b.failed(ctx, "read "+key, err) }
 	body, info, _, err := b.client.GetObject(call, b.cfg.Bucket, b.object(key), minio.GetObjectOptions{})
+	patience.Stop()
 	if err != nil {
 		cancel()
-		return nil, 0, b.failed(ctx, "read "+key, err)
+		return nil, 0, failed(err)
 	}
-	failed := func(err error) error { return b.failed(ctx, "read "+key, err) }
-	return &reader{body: body, cancel: cancel, failed: failed}, offpeak.Bytes(info.Size), nil
+	return &reader{body: body, cancel: cancel, patience: patience, timeout: b.timeout, failed: failed}, offpeak.Bytes(info.Size), nil
 }
 
 // reader is an object's body, whose call ends when it is closed.
 type reader struct {
-	body   io.ReadCloser
-	cancel context.CancelFunc
-	failed func(error) error
+	body     io.ReadCloser
+	cancel   context.CancelFunc
+	patience *time.Timer
+	timeout  time.Duration
+	failed   func(error) error
 }
 
 func (r *reader) Read(p []byte) (int, error) {
+	r.patience.Reset(r.timeout)
 	n, err := r.body.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	r.patience.Stop()
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = r.failed(err)
 	}
 	return n, err
 }
 
 func (r *reader) Close() error {
-	defer r.cancel()
+	r.cancel()
 	return r.body.Close()
 }
 
@@ -206,7 +215,7 @@ func (b *Bucket) List(ctx context.Context, prefix string) iter.Seq2[blob.Object,
 
 // page lists the first objects after a key; fewer than a page are the last.
 func (b *Bucket) page(ctx context.Context, prefix, after string) (out []blob.Object, err error) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	opts := minio.ListObjectsOptions{Prefix: b.object(prefix), Recursive: true, MaxKeys: page, FetchOwner: new(false)}
 	if after != "" {
@@ -227,7 +236,7 @@ func (b *Bucket) page(ctx context.Context, prefix, after string) (out []blob.Obj
 
 // Remove implements blob.Bucket.
 func (b *Bucket) Remove(ctx context.Context, key string) error {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	err := b.client.RemoveObject(call, b.cfg.Bucket, b.object(key), minio.RemoveObjectOptions{})
 	if code(err) == minio.NoSuchKey {
@@ -250,6 +259,9 @@ func (b *Bucket) failed(ctx context.Context, did string, err error) error {
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", did, ctx.Err())
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %v", b.timeout)
 	}
 	answer, isAnswer := errors.AsType[minio.ErrorResponse](err)
 	kind := offpeak.ErrStorage
