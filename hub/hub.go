@@ -202,7 +202,7 @@ func New(cfg Config, env Env) *Hub {
 	})
 	h.data = data.New(data.Config{Retention: cfg.Retention, Folder: cfg.Folder}, data.Env{
 		Store: env.Store, Blobs: env.Blobs, Log: env.Log, Disk: env.Disk,
-		Bells: &h.bells, Stopped: h.stopped, Metrics: h.metrics.registry,
+		Bells: &h.bells, Stopped: h.stopped, Leads: h.leads, Metrics: h.metrics.registry,
 	})
 	return h
 }
