@@ -197,6 +197,9 @@ func TestCutDuring(t *testing.T) {
 	if _, err := holder.Exec(t.Context(), "lock table rows"); err != nil {
 		t.Fatal(err)
 	}
+	// The request to cancel, which a cut client may send over another connection,
+	// does not arrive.
+	w.Refuse(true)
 	if _, err := conn.Exec(t.Context(), "insert into rows values (1)"); err == nil {
 		t.Error("the client was told of a commit that still waits")
 	}
@@ -282,8 +285,9 @@ func TestRandomCuts(t *testing.T) {
 	if c.Before == 0 || c.During == 0 || c.After == 0 || acknowledged == 0 {
 		t.Errorf("not all was tried: %+v, %d acknowledged", c, acknowledged)
 	}
-	if want := c.Commits - c.Before; len(there) != want || c.Commits != 200 {
-		t.Errorf("%d rows, want %d: %+v", len(there), want, c)
+	// A client that was cut during its commit may have had it cancelled.
+	if most := c.Commits - c.Before; len(there) > most || len(there) < most-c.During || c.Commits != 200 {
+		t.Errorf("%d rows, want %d to %d: %+v", len(there), most-c.During, most, c)
 	}
 }
 
