@@ -50,6 +50,7 @@ func Run(t *testing.T, open Open) {
 		{"Abandon", abandon},
 		{"Assignments", assignments},
 		{"Checkpoints", checkpoints},
+		{"CheckpointsAmongBeats", checkpointsAmongBeats},
 		{"Logs", logs},
 		{"Enrol", enrol},
 		{"Sessions", sessions},
