@@ -32,6 +32,7 @@ var rooms = []struct {
 	{"store/sqlstore", []string{".", "store"}, "the body both engines share knows neither"},
 	{"store/sqlite", []string{".", "store", "store/sqlstore"}, "an engine knows the contract and the shared body"},
 	{"store/postgres", []string{".", "store", "store/sqlstore"}, "an engine knows the contract and the shared body"},
+	{"store/moving", []string{".", "store", "store/sqlite", "store/postgres"}, "what carries rows between the engines knows both; neither knows it"},
 	{"store/storetest", []string{".", "store"}, "the suite is written against the contract, not against an engine"},
 	{"blob", []string{"."}, "bytes know nothing of accounts, jobs or networks"},
 	{"wire", []string{".", "blob"}, "what is said on the network is not what is decided"},

@@ -158,6 +158,8 @@ type db struct {
 	clock clock
 	store *Store
 
+	// newer says that the schema is newer than this hub. Set when opening.
+	newer  bool
 	closed atomic.Bool
 	count  counters
 }
