@@ -35,6 +35,9 @@ var rooms = []struct {
 	{"store/moving", []string{".", "store", "store/sqlite", "store/postgres"}, "what carries rows between the engines knows both; neither knows it"},
 	{"store/storetest", []string{".", "store"}, "the suite is written against the contract, not against an engine"},
 	{"blob", []string{"."}, "bytes know nothing of accounts, jobs or networks"},
+	{"blob/s3", []string{".", "blob"}, "a bucket holds objects and does not know what they mean"},
+	{"blob/place", []string{".", "blob", "blob/s3"}, "a place is opened without knowing for whom"},
+	{"blob/blobtest", []string{".", "blob"}, "the suite is written against the contract, not against a store"},
 	{"wire", []string{".", "blob"}, "what is said on the network is not what is decided"},
 	{"hub", []string{".", "placement", "market", "ledger", "store", "blob", "wire", "hub/access", "hub/bell", "hub/data", "hub/underway"}, "the hub composes decisions; how it is asked (api) lies above it"},
 	{"hub/access", []string{".", "store", "wire"}, "who comes in is settled before anybody asks for jobs, nodes or bytes"},
@@ -211,7 +214,7 @@ func TestArrows(t *testing.T) {
 			if ok, why := allowed(s.dir, to); !ok {
 				t.Errorf("%s imports %s: %s", s.file, p, why)
 			}
-			if within(to, "sim") || within(to, "store/storetest") || path.Base(to) == "drivertest" {
+			if within(to, "sim") || within(to, "store/storetest") || within(to, "blob/blobtest") || path.Base(to) == "drivertest" {
 				if !within(s.dir, "sim") && !within(s.dir, "internal") && !within(s.dir, "bench") {
 					t.Errorf("%s imports %s: what is for tests stays out of the binary", s.file, p)
 				}

@@ -76,12 +76,10 @@ func (v *Vault) collect(ctx context.Context, limit int) (removed int, err error)
 	return removed, nil
 }
 
-func (v *Vault) collectOne(ctx context.Context, ref store.BlobRef) (bool, error) {
-	unlock := v.env.Blobs.Lock(ref.Hash)
-	defer unlock()
-	dropped, last, err := v.env.Store.DropBlob(ctx, ref)
-	if err != nil || !last {
-		return dropped, err
-	}
-	return dropped, v.env.Blobs.Remove(ctx, ref.Hash)
+func (v *Vault) collectOne(ctx context.Context, ref store.BlobRef) (dropped bool, err error) {
+	err = v.env.Blobs.Collect(ctx, ref.Hash, func(ctx context.Context) (last bool, err error) {
+		dropped, last, err = v.env.Store.DropBlob(ctx, ref)
+		return last, err
+	})
+	return dropped, err
 }

@@ -64,7 +64,7 @@ type Options struct {
 	// Now replaces the database's time. Tests only.
 	Now func() time.Time
 	// Elapsed is a clock that can't be set, by which a jump of the database's is
-	// noticed. It should count the time a machine sleeps. Default: Go's.
+	// noticed. It should count the time a machine sleeps. nil: jumps are not noticed.
 	Elapsed func() time.Duration
 	// Rand jitters the pauses between attempts. Default: randomly seeded.
 	Rand *rand.Rand
@@ -93,10 +93,6 @@ var (
 // server or schema that this hub can't work with, and ErrUnavailable where there
 // is no answer.
 func Open(ctx context.Context, url string, opts Options) (*Store, error) {
-	if opts.Elapsed == nil {
-		began := time.Now()
-		opts.Elapsed = func() time.Duration { return time.Since(began) }
-	}
 	if opts.Rand == nil {
 		opts.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
@@ -292,11 +288,11 @@ func (d *db) write(ctx context.Context, fn func(tx sqlstore.Tx) error) error {
 		}
 		return err
 	}
-	began := d.opts.Elapsed()
+	began := d.clock.read()
 	if err := t.end("COMMIT"); err != nil {
 		return d.settle(ctx, t.xid, err)
 	}
-	d.count.committing.Add(int64(d.opts.Elapsed() - began))
+	d.count.committing.Add(int64(d.clock.read() - began))
 	d.count.commits.Add(1)
 	return nil
 }
