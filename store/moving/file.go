@@ -62,6 +62,12 @@ func (f *file) rows(ctx context.Context, t table, cols []string) iter.Seq2[[]any
 				yield(nil, err)
 				return
 			}
+			for i, v := range row {
+				// The driver's word for no bytes, which is not NULL.
+				if b, ok := v.([]byte); ok && b == nil {
+					row[i] = []byte{}
+				}
+			}
 			if !yield(row, nil) {
 				return
 			}

@@ -62,7 +62,7 @@ func LastCursor(ctx context.Context, c *pgx.Conn) (int64, error) {
 // GoOnAfter has the cursors of events that transactions to come write be beyond
 // one that was given out in another store.
 func GoOnAfter(ctx context.Context, c *pgx.Conn, cursor int64) error {
-	if _, err := c.Exec(ctx, `UPDATE grid SET event_epoch = greatest(event_epoch, $1 / $2 + 1 - CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT))`, cursor, int64(perTransaction)); err != nil {
+	if _, err := c.Exec(ctx, `UPDATE grid SET event_epoch = greatest(event_epoch, CAST($1 AS BIGINT) / $2 + 1 - CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT))`, cursor, int64(perTransaction)); err != nil {
 		return fmt.Errorf("have cursors go on after %d: %w", cursor, err)
 	}
 	return nil

@@ -187,7 +187,7 @@ func (m *move) toPostgres(ctx context.Context) error {
 		return storeError(err)
 	}
 	defer source.Close() //nolint:errcheck // nothing was written
-	target, err := m.to.open(ctx)
+	target, err := m.to.openEmpty(ctx)
 	if err != nil {
 		return err
 	}
@@ -195,20 +195,8 @@ func (m *move) toPostgres(ctx context.Context) error {
 	if err := m.copyBlobs(ctx); err != nil {
 		return err
 	}
-	m.moved.Tables, err = fill(ctx, source, target, m.progress())
+	m.moved.Tables, err = moving.ToPostgres(ctx, source, target, m.progress())
 	return err
-}
-
-// fill carries rows into a database that no hub is at work on.
-func fill(ctx context.Context, source *sqlite.Store, target *postgres.Store, progress moving.Progress) ([]moving.Table, error) {
-	if err := unattended(ctx, target, time.Time{}); err != nil {
-		return nil, err
-	}
-	tables, err := moving.ToPostgres(ctx, source, target, progress)
-	if full := new(moving.NotEmptyError); errors.As(err, &full) {
-		return nil, world.Hint(err, "Name an empty database; a grid that is there is not replaced.")
-	}
-	return tables, err
 }
 
 func (m *move) toSQLite(ctx context.Context) error {
@@ -222,11 +210,9 @@ func (m *move) toSQLite(ctx context.Context) error {
 		return err
 	}
 	defer source.Close() //nolint:errcheck // nothing was written
-	accounts, _, err := source.Accounts(ctx, store.Page{Limit: 1})
-	if err != nil {
+	if there, err := holds(ctx, source); err != nil {
 		return err
-	}
-	if len(accounts) == 0 {
+	} else if !there {
 		return badInput("--from: the database holds no grid")
 	}
 	began, err := source.Now(ctx)
@@ -256,6 +242,31 @@ func (h house) open(ctx context.Context) (*postgres.Store, error) {
 		return nil, databaseError(h.flag, err)
 	}
 	return db, nil
+}
+
+// openEmpty opens a database that is to take a grid.
+func (h house) openEmpty(ctx context.Context) (*postgres.Store, error) {
+	db, err := h.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	there, err := holds(ctx, db)
+	if err == nil && there {
+		err = world.Hint(badInput("--%s: the database holds a grid already", h.flag), "Name an empty database: a grid that is there is not replaced.")
+	}
+	if err == nil {
+		err = unattended(ctx, db, time.Time{})
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// holds says whether there is a grid in a store.
+func holds(ctx context.Context, s store.Store) (bool, error) {
+	accounts, _, err := s.Accounts(ctx, store.Page{Limit: 1})
+	return len(accounts) > 0, err
 }
 
 // stopped is how long a hub must not have been at work to count as stopped. One that
