@@ -212,8 +212,8 @@ func New(cfg Config, env Env) *Hub {
 // when ctx was done. A hub runs once.
 func (h *Hub) Run(ctx context.Context) error {
 	defer close(h.stopped)
-	if err := h.join(ctx); err != nil {
-		return done(ctx, fmt.Errorf("join the grid: %w", err))
+	if err := h.Join(ctx); err != nil {
+		return done(ctx, err)
 	}
 	// What other hubs do from here on is followed, so the picture is of later.
 	if err := h.startTail(ctx); err != nil {

@@ -81,6 +81,25 @@ func attend(t sqlstore.Tx, hub offpeak.Hub, lead time.Duration) (out store.Atten
 	return out, rows.Err()
 }
 
+// MoveBlobs says that the grid's blobs lie elsewhere now.
+func (s *Store) MoveBlobs(ctx context.Context, hub offpeak.HubID, to string) error {
+	err := s.db.Write(ctx, func(t sqlstore.Tx) error {
+		var others int
+		if err := one(t, `SELECT count(*) FROM hubs WHERE id <> $1 AND seen_at > $2`, []any{string(hub), t.Now().Add(-store.AliveFor).UnixMicro()}, &others); err != nil {
+			return err
+		}
+		if others > 0 {
+			return fmt.Errorf("%d other hubs are at work: %w", others, offpeak.ErrConflict)
+		}
+		_, err := t.Exec(`UPDATE grid SET blobs = $1`, to)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("move blobs to %s: %w", to, err)
+	}
+	return nil
+}
+
 // one reads the one row of a query.
 func one(t sqlstore.Tx, query string, args []any, dest ...any) error {
 	rows, err := t.Query(query, args...)

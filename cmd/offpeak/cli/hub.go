@@ -40,7 +40,7 @@ type hubOptions struct {
 	keepOperations                  time.Duration
 	advertise                       []string
 	rate                            float64
-	noLocalFile, tls                bool
+	noLocalFile, tls, blobsMoved    bool
 	traceVerbs                      string
 	logging                         logging
 }
@@ -85,6 +85,7 @@ the file.`,
 	f.StringVar(&o.data, "data", filepath.Join(local.Home(env.Getenv), "hub"), "folder that holds the hub's state")
 	f.StringVar(&o.db, "db", "", "PostgreSQL `URL` of the grid's database, instead of a file in the data folder; with a password it belongs into OFFPEAK_DB or the file of settings")
 	f.StringVar(&o.blobs, "blobs", "", "`place` of inputs, outputs and checkpoints, if not the data folder: the path of a folder, or s3://bucket/prefix")
+	f.BoolVar(&o.blobsMoved, "blobs-moved", false, "all blobs were copied to --blobs, which is the grid's place for them from now on; no other hub may be at work")
 	f.StringVar(&o.config, "config", "", "`file` of settings in YAML (default hub.yaml beside the data folder, if there is one)")
 	f.DurationVar(&o.heartbeat, "heartbeat", 5*time.Second, "interval of heartbeats that agents are told")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "silence of a node after which its leases expire")
@@ -303,6 +304,9 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 		ID: s.id, Store: s.store, Blobs: s.blobs.Store, Log: s.log, Now: s.now,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Random: crand.Reader,
 	})
+	if err := s.join(ctx, h); err != nil {
+		return err
+	}
 	secret, err := h.Access().Bootstrap(ctx)
 	if err != nil {
 		return fmt.Errorf("make the first account: %w", err)
