@@ -154,6 +154,8 @@ type db struct {
 	clock clock
 	store *Store
 
+	// newer says that the schema is newer than this hub. Set when opening.
+	newer  bool
 	closed atomic.Bool
 	count  counters
 }
