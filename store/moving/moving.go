@@ -109,9 +109,11 @@ func ToPostgres(ctx context.Context, from *sqlite.Store, to *postgres.Store, pro
 // for a hub. It returns fs.ErrExist when there is a file.
 func ToSQLite(ctx context.Context, from *postgres.Store, path string, progress Progress) ([]Table, error) {
 	var out []Table
-	err := sqlite.Create(ctx, path, func(c *sql.Conn) (err error) {
-		out, err = fromPostgres(ctx, from, c, progress)
-		return err
+	err := sqlite.Create(ctx, path, func(c *sql.Conn) error {
+		return from.Snapshot(ctx, func(source *pgx.Conn) (err error) {
+			out, err = carry(ctx, &server{c: source}, &file{c: c}, progress)
+			return err
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("copy rows from PostgreSQL: %w", err)
@@ -123,17 +125,24 @@ func ToSQLite(ctx context.Context, from *postgres.Store, path string, progress P
 // that sqlite.Restore takes. It is a postgres.Options.Backup.
 func Backup(ctx context.Context, src *postgres.Store, path string) error {
 	return sqlite.WriteBackup(ctx, path, func(c *sql.Conn) error {
-		_, err := fromPostgres(ctx, src, c, nil)
-		return err
+		return src.Snapshot(ctx, func(source *pgx.Conn) error {
+			_, err := carry(ctx, &goingOn{server{c: source}}, &file{c: c}, nil)
+			return err
+		})
 	})
 }
 
-func fromPostgres(ctx context.Context, from *postgres.Store, target *sql.Conn, progress Progress) (out []Table, err error) {
-	err = from.Snapshot(ctx, func(source *pgx.Conn) (err error) {
-		out, err = carry(ctx, &server{c: source}, &file{c: target}, progress)
-		return err
-	})
-	return out, err
+// goingOn is a database that gives out more after it was copied.
+type goingOn struct{ server }
+
+// counter is beyond what the database will have given out when it is lost. Cursors
+// need more than the jump of a restore, since each transaction takes many.
+func (g *goingOn) counter(ctx context.Context, t table) (int64, error) {
+	n, err := g.server.counter(ctx, t)
+	if t.name == events {
+		n += postgres.LostCursors
+	}
+	return n, err
 }
 
 // side is one end of a copy, in a transaction.
