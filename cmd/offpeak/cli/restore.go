@@ -15,6 +15,7 @@ import (
 
 	"offpeak"
 	"offpeak/blob"
+	"offpeak/blob/place"
 	"offpeak/hub/data"
 	"offpeak/internal/local"
 	"offpeak/store/sqlite"
@@ -43,6 +44,9 @@ they were when the backup was taken.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := place.Parse(blobs); err != nil {
+				return badInput("--blobs: %w", err)
+			}
 			where, err := restore(cmd.Context(), args[0], dir, blobs)
 			if err != nil {
 				return diskFull(err)
