@@ -15,6 +15,7 @@ import (
 
 	"offpeak"
 	"offpeak/blob"
+	"offpeak/blob/place"
 	"offpeak/hub/data"
 	"offpeak/internal/local"
 	"offpeak/store/moving"
@@ -50,6 +51,9 @@ says another place. PGPASSWORD and ~/.pgpass are read.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := place.Parse(r.blobs); err != nil {
+				return badInput("--blobs: %w", err)
+			}
 			r.backup = args[0]
 			if r.db != "" {
 				var err error
