@@ -54,6 +54,14 @@ func openServer(t *testing.T, url string) *postgres.Store {
 	return opened(t, s, err)
 }
 
+// owned is the URL of a new database of a user who may do nothing else.
+func owned(t *testing.T) string {
+	t.Helper()
+	at := pg.Database(t)
+	server(t, at, `CREATE ROLE owner LOGIN`, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO owner', current_database()); END $$`)
+	return strings.Replace(at, "//postgres@", "//owner@", 1)
+}
+
 // server runs statements on a database.
 func server(t *testing.T, url string, statements ...string) {
 	t.Helper()
@@ -164,7 +172,7 @@ func submit(t *testing.T, s store.Store, id string) {
 // To PostgreSQL and back: every row of every table is the same, and whatever is
 // counted goes on.
 func TestThereAndBack(t *testing.T) {
-	source, url := full(t), pg.Database(t)
+	source, url := full(t), owned(t)
 	target := openServer(t, url)
 	steps := map[string]moving.Step{}
 	out, err := moving.ToPostgres(t.Context(), source, target, func(s moving.Step) { steps[fmt.Sprint(s.Table, s.Checking)] = s })
