@@ -12,9 +12,8 @@ import (
 // file is a side in an SQLite file.
 type file struct{ c *sql.Conn }
 
-func (f *file) begin(context.Context) error { return nil }
-func (f *file) end(context.Context) error   { return nil }
-func (f *file) mend(s string) string        { return s }
+func (f *file) end(context.Context) error { return nil }
+func (f *file) mend(s string) string      { return s }
 
 func (f *file) columns(ctx context.Context) (map[string]columns, error) {
 	rows, err := f.c.QueryContext(ctx, `SELECT t.name, c.name, c.type FROM sqlite_schema t JOIN pragma_table_info(t.name) c

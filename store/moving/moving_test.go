@@ -506,3 +506,56 @@ func TestBackupComesBack(t *testing.T) {
 		t.Error("nothing was written meanwhile")
 	}
 }
+
+// A grid stays while hubs are at work on it, and one that came and went meanwhile is
+// noticed as well.
+func TestHubsAtWork(t *testing.T) {
+	ctx := t.Context()
+	source, url := full(t), pg.Database(t)
+	target := openServer(t, url)
+	hub := offpeak.Hub{ID: "hub_1"}
+	attend := func() {
+		t.Helper()
+		if _, err := target.Attend(ctx, hub, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(err error) {
+		t.Helper()
+		if e, ok := errors.AsType[*moving.AttendedError](err); !ok || e.Hub != hub.ID {
+			t.Errorf("moved where a hub is at work: %v", err)
+		}
+	}
+	attend()
+	_, err := moving.ToPostgres(ctx, source, target, nil)
+	refused(err)
+	// Killed a while ago.
+	server(t, url, `UPDATE hubs SET seen_at = seen_at - 10000000`)
+	if _, err := moving.ToPostgres(ctx, source, target, nil); err != nil {
+		t.Fatal(err)
+	}
+	back := filepath.Join(t.TempDir(), "offpeak.db")
+	attend()
+	_, err = moving.ToSQLite(ctx, target, back, nil)
+	refused(err)
+	if err := target.Leave(ctx, hub.ID); err != nil {
+		t.Fatal(err)
+	}
+	came := false
+	_, err = moving.ToSQLite(ctx, target, back, func(moving.Step) {
+		if !came {
+			came = true
+			attend()
+		}
+	})
+	refused(err)
+	if _, err := os.Stat(back); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a copy is left: %v", err)
+	}
+	if err := target.Leave(ctx, hub.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := moving.ToSQLite(ctx, target, back, nil); err != nil {
+		t.Error(err)
+	}
+}

@@ -67,7 +67,7 @@ says another place. PGPASSWORD and ~/.pgpass are read.`,
 			}
 			next := "offpeak hub --data " + r.dir
 			if r.db != "" {
-				next += " --db " + r.target.String()
+				next += " --db '" + r.target.String() + "'"
 			}
 			if where != "" {
 				next += " --blobs '" + where + "'"
