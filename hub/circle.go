@@ -81,6 +81,19 @@ func (h *Hub) Join(ctx context.Context) error {
 	h.circle.joined = true
 	h.circle.alone = a.Alone
 	h.circle.take(a, time.Time{})
+	if a.Others == 0 {
+		return nil
+	}
+	hubs, err := h.env.Store.Hubs(ctx)
+	if err != nil {
+		return fmt.Errorf("join the grid: %w", err)
+	}
+	for _, o := range hubs {
+		if f := h.circle.self.Fingerprint; f != "" && o.Fingerprint != "" && o.Fingerprint != f {
+			h.env.Log.Warn("another hub of the grid has another key: join tokens and people pin one, so give all hubs the same hub.key", "other", o.Addresses, "fingerprint", o.Fingerprint)
+			break
+		}
+	}
 	return nil
 }
 
