@@ -85,12 +85,12 @@ func (f *file) counter(ctx context.Context, t table) (n int64, err error) {
 	return n, err
 }
 
-func (f *file) write(ctx context.Context, t table, cols []string, rows iter.Seq2[[]any, error]) error {
+func (f *file) write(ctx context.Context, t table, cols []string, rows iter.Seq2[[]any, error]) (err error) {
 	insert, err := f.c.PrepareContext(ctx, `INSERT INTO `+t.name+` (`+quoted(cols)+`) VALUES (?`+strings.Repeat(", ?", len(cols)-1)+`)`)
 	if err != nil {
 		return err
 	}
-	defer insert.Close()
+	defer func() { err = errors.Join(err, insert.Close()) }()
 	for row, err := range rows {
 		if err != nil {
 			return err

@@ -206,6 +206,14 @@ func TestThereAndBack(t *testing.T) {
 		t.Errorf("back again, tables differ: %s", diff)
 	}
 
+	home := openFile(t, back)
+	submit(t, home, "job_home")
+	if err := home.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A number goes on where the engine that gave it out would have.
+	inFile(t, back, `CREATE TABLE found (n INTEGER CHECK (n = 1001)) STRICT`, `INSERT INTO found SELECT seq FROM jobs WHERE id = 'job_home' UNION ALL SELECT max(id) FROM audit`)
+
 	// A follower that has read all goes on with what is new, there and back.
 	cursor := before[1].Cursor
 	submit(t, target, "job_there")
@@ -220,11 +228,20 @@ func TestThereAndBack(t *testing.T) {
 	if n := asked[int64](t, url, `SELECT max(id) FROM audit`); n != 1001 {
 		t.Errorf("the next audit row is number %d, want 1001", n)
 	}
-	last := filepath.Join(t.TempDir(), "last.db")
-	if _, err := moving.ToSQLite(t.Context(), target, last, nil); err != nil {
+	// What comes while rows are copied is in no table of the copy.
+	last, meanwhile := filepath.Join(t.TempDir(), "last.db"), false
+	if _, err := moving.ToSQLite(t.Context(), target, last, func(s moving.Step) {
+		if s.Table == "jobs" && !meanwhile {
+			meanwhile = true
+			submit(t, target, "job_late")
+		}
+	}); err != nil {
 		t.Fatal(err)
 	}
-	home := openFile(t, last)
+	home = openFile(t, last)
+	if news := all(t, home, cursor); len(news) > 0 {
+		t.Errorf("the copy has of what came meanwhile: %+v", news)
+	}
 	submit(t, home, "job_back")
 	news = all(t, home, cursor)
 	if len(news) == 0 || news[0].Job != "job_back" {
@@ -438,6 +455,8 @@ func TestBackupComesBack(t *testing.T) {
 		offpeak.Token{ID: "t1", Account: "acct_1", Member: "m1", Role: offpeak.RoleAdmin, SecretHash: make([]byte, 32), UsesLeft: -1, ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
+	// Old enough that its cursors are beyond where a restore begins at the earliest.
+	server(t, url, `UPDATE grid SET event_epoch = event_epoch + (CAST(1 AS BIGINT) << 34)`)
 	submit(t, s, "job_before")
 	stop, done := make(chan struct{}), make(chan int)
 	go func() {
@@ -494,7 +513,7 @@ func TestBackupComesBack(t *testing.T) {
 			}
 			news := all(t, s, last)
 			if len(news) != 1 || news[0].Type != "hub.restored" {
-				t.Errorf("%s tells followers %+v", what, news)
+				t.Fatalf("%s tells followers %+v", what, news)
 			}
 			submit(t, s, "job_after")
 			if more := all(t, s, news[0].Cursor); len(more) == 0 || more[0].Job != "job_after" {

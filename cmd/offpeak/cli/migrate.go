@@ -186,12 +186,12 @@ func (m *move) toPostgres(ctx context.Context) error {
 	} else if err != nil {
 		return storeError(err)
 	}
-	defer source.Close() //nolint:errcheck // nothing was written
+	defer source.Close()
 	target, err := m.to.openEmpty(ctx)
 	if err != nil {
 		return err
 	}
-	defer target.Close() //nolint:errcheck // what was written is committed
+	defer target.Close()
 	if err := m.copyBlobs(ctx); err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func (m *move) toSQLite(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer source.Close() //nolint:errcheck // nothing was written
+	defer source.Close()
 	if there, err := holds(ctx, source); err != nil {
 		return err
 	} else if !there {
