@@ -175,6 +175,7 @@ func TestCuts(t *testing.T) {
 				if c.fail && conn.Ping(t.Context()) == nil {
 					t.Errorf("cut %s: the connection is still good", c.cut)
 				}
+				_ = conn.Close(t.Context())
 				want := cutproxy.Counts{Commits: 1}
 				switch c.cut {
 				case cutproxy.Before:

@@ -72,7 +72,7 @@ func (e *evidence) end() (at span, sure bool) {
 	return at.after(max(e.lived, e.made.from)), e.gone != never
 }
 
-// history is one under survey.
+// survey is a history that is taken apart.
 type survey struct {
 	leases map[offpeak.LeaseID]*evidence
 	// newest is the newest attempt of each job that anybody claimed.
