@@ -19,6 +19,8 @@ type Event struct {
 	Lease   LeaseID   `json:"lease,omitempty"`
 	Node    NodeID    `json:"node,omitempty"`
 	Reason  EndReason `json:"reason,omitempty"`
+	// Hub wrote it; "" where there is only one.
+	Hub HubID `json:"hub,omitempty"`
 	// Data holds what else replay and people need, as a JSON object.
 	Data json.RawMessage `json:"data,omitempty"`
 }

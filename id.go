@@ -18,6 +18,8 @@ type (
 	// it is what tells the holder of a lease from one who held an older lease
 	// with the same attempt number before a backup was restored.
 	LeaseID string
+	// HubID names one run of a hub process: "hub_…".
+	HubID string
 	// TokenID names a token: the public half of it, safe to print.
 	TokenID string
 	// OpID names one client mutation. The client makes it and keeps it for

@@ -69,6 +69,22 @@ func (d *deadlines) track(l *offpeak.Lease, limits offpeak.Limits, now time.Time
 	d.set(e, at)
 }
 
+// note is track for a lease that another hub moved: its limits are read when it has
+// been in its state for a while.
+func (d *deadlines) note(e *offpeak.Event, state offpeak.LeaseState, now time.Time) {
+	if state == offpeak.LeaseOffered {
+		return
+	}
+	l := &offpeak.Lease{ID: e.Lease, Node: e.Node, Job: e.Job, State: state}
+	d.track(l, offpeak.Limits{}, now)
+	if have := d.byID[e.Lease]; have.limits == (offpeak.Limits{}) {
+		d.set(have, now.Add(lookAfter))
+	}
+}
+
+// lookAfter is how long a lease of unknown limits waits for the first look.
+const lookAfter = 30 * time.Second
+
 func (d *deadlines) set(e *deadline, at time.Time) {
 	e.at = at
 	switch {
@@ -124,9 +140,10 @@ func (h *Hub) judge(ctx context.Context, e *deadline, now time.Time) error {
 		if l.ID != e.lease {
 			continue
 		}
-		if l.State != e.state {
+		if l.State != e.state || e.limits == (offpeak.Limits{}) {
 			h.mu.Lock()
-			h.live.track(l, held[i].Spec.Limits, now)
+			h.live.drop(l.ID)
+			h.live.track(l, held[i].Spec.Limits, e.began)
 			h.mu.Unlock()
 			return nil
 		}

@@ -35,6 +35,12 @@ func (h *Hub) dispatch(ctx context.Context) error {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		unread := h.reloadStale(ctx)
+		if !h.leads() {
+			if h.rest(ctx, timer, time.Hour, unread) {
+				continue
+			}
+			return nil
+		}
 		end := h.writes.Begin()
 		batch, due := h.match(h.env.Now())
 		if len(batch) > 0 {
@@ -49,17 +55,25 @@ func (h *Hub) dispatch(ctx context.Context) error {
 		if !due.IsZero() {
 			wait = max(due.Sub(h.env.Now()), time.Millisecond)
 		}
-		if unread {
-			wait = min(wait, 100*time.Millisecond)
-		}
-		timer.Reset(wait)
-		select {
-		case <-ctx.Done():
-		case <-h.wakeup:
-		case <-timer.C:
-		}
+		h.rest(ctx, timer, wait, unread)
 	}
 	return nil
+}
+
+// rest waits until there may be something to match, and says whether ctx is still
+// alive.
+func (h *Hub) rest(ctx context.Context, timer *time.Timer, wait time.Duration, unread bool) bool {
+	if unread {
+		wait = min(wait, 100*time.Millisecond)
+	}
+	timer.Reset(wait)
+	select {
+	case <-ctx.Done():
+		return false
+	case <-h.wakeup:
+	case <-timer.C:
+	}
+	return true
 }
 
 // reloadStale reads nodes anew of which the picture may be wrong, and says

@@ -24,6 +24,7 @@ type tail struct {
 	events []offpeak.Event // oldest first, at most 2×tailSize; guarded by mu
 	// first is the cursor before the oldest one here; last is the newest.
 	first, last int64
+	at          time.Time     // when it was last read up to its end
 	more        chan struct{} // closed when there are more, then replaced
 }
 
@@ -99,7 +100,8 @@ const (
 )
 
 // tailEvents reads new events as verbs ring, and once a second in case that
-// somebody else wrote.
+// another hub wrote and could not tell. What others did goes into the picture
+// before listeners hear of it.
 func (h *Hub) tailEvents(ctx context.Context) error {
 	const page = 1000
 	ticker := time.NewTicker(time.Second)
@@ -119,6 +121,7 @@ func (h *Hub) tailEvents(ctx context.Context) error {
 			case <-settle.C:
 			}
 		case <-ticker.C:
+			h.lookAnyway()
 		}
 		read = h.env.Now()
 		for full := true; full && ctx.Err() == nil; {
@@ -127,7 +130,10 @@ func (h *Hub) tailEvents(ctx context.Context) error {
 			h.tail.mu.Unlock()
 			events, err := h.env.Store.Events(ctx, "", after, page)
 			if errors.Is(err, offpeak.ErrNotFound) { // pruned before the tail had read them
-				err = h.startTail(ctx)
+				err = h.resync(ctx)
+			}
+			if err == nil {
+				err = h.follow(ctx, events)
 			}
 			if err != nil {
 				if ctx.Err() == nil {
@@ -135,11 +141,48 @@ func (h *Hub) tailEvents(ctx context.Context) error {
 				}
 				break
 			}
+			h.tail.read(h.env.Now())
 			if full = len(events) == page; len(events) > 0 {
 				h.tail.add(events)
 			}
 		}
 	}
+}
+
+// lookAnyway wakes everybody who waits for something of which other hubs may have
+// told in vain: while they are not heard, and now and then in any case.
+func (h *Hub) lookAnyway() {
+	c := &h.circle
+	if c.alone {
+		return
+	}
+	c.mu.Lock()
+	c.deaf++
+	look := !c.listens || c.deaf >= 5
+	if look {
+		c.deaf = 0
+	}
+	c.mu.Unlock()
+	if look {
+		h.bells.RingAll()
+	}
+}
+
+// fresh says that the picture is not far behind what other hubs did.
+func (h *Hub) fresh(now time.Time) bool {
+	if h.circle.alone {
+		return true
+	}
+	const far = 2 * time.Second
+	h.tail.mu.Lock()
+	defer h.tail.mu.Unlock()
+	return now.Sub(h.tail.at) < far
+}
+
+func (t *tail) read(at time.Time) {
+	t.mu.Lock()
+	t.at = at
+	t.mu.Unlock()
 }
 
 // Events walks over events as they come, from after a cursor (-1: only those

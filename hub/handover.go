@@ -18,7 +18,7 @@ import (
 // The picture never shows more free than the store will have: the next lease
 // takes from what the old one holds, and the rest is released with the end.
 func (h *Hub) handOver(r *store.Report) (next attempt, found bool) {
-	if r.Kind != store.ReportEnded || r.Reason != offpeak.EndCompleted || h.cfg.NoProcessLock {
+	if r.Kind != store.ReportEnded || r.Reason != offpeak.EndCompleted || h.cfg.NoProcessLock || !h.leads() {
 		return attempt{}, false
 	}
 	select {

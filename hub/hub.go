@@ -12,6 +12,10 @@
 //   - the monitor expires leases, marks nodes late and offline;
 //   - the janitor (package data) prunes what retention allows and collects blobs.
 //
+// Several hubs may share a store. Each keeps the whole picture, from the events
+// that the others write, and serves any agent and client; one of them matches, and
+// that only keeps them from losing claims to each other (circle, follow).
+//
 // Two rooms stand on their own and are asked directly, with Access and Data: who
 // comes in (package access), and the bytes of the grid (package data).
 //
@@ -77,6 +81,10 @@ type Config struct {
 	Workers int
 	// NoProcessLock switches the first of the two locks off. Tests only.
 	NoProcessLock bool
+	// AlwaysLead has the hub match without having the lead. Tests only.
+	AlwaysLead bool
+	// Blobs says where blobs lie, the same for all hubs of a grid.
+	Blobs string
 }
 
 func (c Config) withDefaults() Config {
@@ -109,6 +117,8 @@ func (c Config) withDefaults() Config {
 
 // Env is the outside world a hub decides with, handed in.
 type Env struct {
+	// ID is this run of a hub process, drawn anew for each.
+	ID    offpeak.HubID
 	Store store.Store
 	Blobs blob.Store
 	Log   *slog.Logger
@@ -147,6 +157,8 @@ type Hub struct {
 	// store may differ.
 	doubt atomic.Bool
 
+	circle  circle
+	brake   brake
 	peers   peers
 	keeper  keeper
 	access  *access.Control
@@ -178,18 +190,19 @@ func New(cfg Config, env Env) *Hub {
 		},
 		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},
+		circle:  newCircle(offpeak.Hub{ID: env.ID, Addresses: cfg.Hubs, Version: cfg.Version, Blobs: cfg.Blobs}),
 	}
 	h.peers.byID = make(map[offpeak.NodeID]*peer)
 	h.keeper.wake = make(chan struct{}, 1)
 	h.tail.wake = make(chan struct{}, 1)
 	h.tail.more = make(chan struct{})
 	h.metrics = newMetrics(h)
-	h.access = access.New(access.Config{Session: cfg.Session, Hubs: cfg.Hubs, Fingerprint: cfg.Fingerprint}, access.Env{
-		Store: env.Store, Log: env.Log, Now: env.Now, Random: env.Random, NewID: h.newID, Wrote: h.tail.ring,
+	h.access = access.New(access.Config{Session: cfg.Session, Fingerprint: cfg.Fingerprint}, access.Env{
+		Store: env.Store, Log: env.Log, Now: env.Now, Random: env.Random, NewID: h.newID, Wrote: h.wrote, Addresses: h.addresses,
 	})
 	h.data = data.New(data.Config{Retention: cfg.Retention, Folder: cfg.Folder}, data.Env{
 		Store: env.Store, Blobs: env.Blobs, Log: env.Log, Disk: env.Disk,
-		Bells: &h.bells, Stopped: h.stopped, Metrics: h.metrics.registry,
+		Bells: &h.bells, Stopped: h.stopped, Leads: h.leads, Metrics: h.metrics.registry,
 	})
 	return h
 }
@@ -199,11 +212,15 @@ func New(cfg Config, env Env) *Hub {
 // when ctx was done. A hub runs once.
 func (h *Hub) Run(ctx context.Context) error {
 	defer close(h.stopped)
-	if err := h.loadFleet(ctx); err != nil {
-		return done(ctx, fmt.Errorf("load fleet: %w", err))
+	if err := h.Join(ctx); err != nil {
+		return done(ctx, err)
 	}
+	// What other hubs do from here on is followed, so the picture is of later.
 	if err := h.startTail(ctx); err != nil {
 		return done(ctx, fmt.Errorf("load events: %w", err))
+	}
+	if err := h.loadFleet(ctx); err != nil {
+		return done(ctx, fmt.Errorf("load fleet: %w", err))
 	}
 	if err := h.amnesty(ctx); errors.Is(err, offpeak.ErrStorage) {
 		// A full disk is no reason to be away: what can be read is served, and the
@@ -214,7 +231,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		return done(ctx, fmt.Errorf("grant amnesty: %w", err))
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	loops := []func(context.Context) error{h.loadQueue, h.keep, h.monitor, h.flush, h.audit, h.tailEvents, h.access.Run, h.data.Run}
+	loops := []func(context.Context) error{h.loadQueue, h.keep, h.monitor, h.flush, h.audit, h.tailEvents, h.attend, h.tellOthers, h.listen, h.access.Run, h.data.Run}
 	for range h.cfg.Workers {
 		loops = append(loops, h.dispatch)
 	}
@@ -259,6 +276,9 @@ func (h *Hub) Check(ctx context.Context) (wire.Checked, error) {
 	out := wire.Checked{OK: len(violations) == 0, Violations: make([]wire.Violation, 0, len(violations)), Warnings: h.data.Warnings()}
 	for _, v := range violations {
 		out.Violations = append(out.Violations, wire.Violation(v))
+	}
+	if h.brake.on.Load() {
+		out.Warnings = append(out.Warnings, "Most nodes fell silent at once: their leases are held for up to a timeout longer. Look at what they have in common.")
 	}
 	if h.stalled.Load() {
 		out.Warnings = append(out.Warnings, "The hub could not hear or write for a while; nobody's silence counts until it can.")

@@ -48,7 +48,7 @@ func (h *Hub) submit(ctx context.Context, op store.Op, account offpeak.AccountID
 		h.mu.Unlock()
 		h.wake()
 	}
-	h.tail.ring()
+	h.wrote()
 	return j, nil
 }
 

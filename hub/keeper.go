@@ -47,7 +47,7 @@ func (h *Hub) Heartbeat(ctx context.Context, node offpeak.NodeID, in wire.Heartb
 	p.mu.Lock()
 	p.arrivedLocked(now, &h.cfg)
 	grant := p.grantLocked(&h.cfg)
-	if !p.newsLocked(&in, grant) {
+	if !p.newsLocked(&in, grant) && h.fresh(now) {
 		p.seq = in.Seq
 		p.heard = now
 		revision := p.revision
@@ -245,9 +245,13 @@ func (h *Hub) beaten(b *beat) {
 }
 
 // flush tells the store, four times a timeout, which nodes were heard whose
-// beats were answered from memory.
+// beats were answered from memory; every tick where other hubs ask it.
 func (h *Hub) flush(ctx context.Context) error {
-	for sleep(ctx, h.cfg.Timeout/4) {
+	period := h.cfg.Timeout / 4
+	if !h.circle.alone {
+		period = min(period, h.cfg.Tick)
+	}
+	for sleep(ctx, period) {
 		h.flushTouches(ctx)
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 type metrics struct {
 	registry *prometheus.Registry
 
-	submitted, claims, conflicts, beats, expired, amnesties prometheus.Counter
+	submitted, claims, conflicts, beats, expired, amnesties, brakes prometheus.Counter
 
 	batch, beatBatch prometheus.Histogram
 	reports          *prometheus.CounterVec
@@ -31,6 +31,7 @@ func newMetrics(h *Hub) *metrics {
 	m.beats = counter("heartbeats_total", "Heartbeats received.")
 	m.expired = counter("leases_expired_total", "Leases taken back after silence.")
 	m.amnesties = counter("amnesties_total", "Times at which everyone was given a full timeout anew.")
+	m.brakes = counter("mass_silences_total", "Times at which most nodes fell silent at once and leases were held back.")
 	sizes := prometheus.ExponentialBuckets(1, 2, 10)
 	m.batch = prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "offpeak", Name: "claim_batch_size", Help: "Claims that shared a commit.", Buckets: sizes})
 	m.beatBatch = prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "offpeak", Name: "heartbeat_batch_size", Help: "Heartbeats that shared a commit.", Buckets: sizes})

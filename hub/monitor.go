@@ -82,12 +82,21 @@ func (h *Hub) refused(ctx context.Context, what string, err error) {
 }
 
 // amnesty gives everyone a full timeout to speak from now on. The timeout is
-// the longest that any node was granted.
+// the longest that any node was granted. Where another hub listened meanwhile,
+// leases were kept or not by what it heard: only this hub's own picture of who is
+// silent begins anew.
 func (h *Hub) amnesty(ctx context.Context) error {
+	heard, err := h.accompanied(ctx)
+	if err != nil {
+		return err
+	}
 	longest := h.cfg.Timeout
 	h.peers.all(func(p *peer) { longest = max(longest, min(p.granted, 5*h.cfg.Timeout)) })
-	if err := h.env.Store.Amnesty(ctx, longest); err != nil {
-		return err
+	if !heard {
+		if err := h.env.Store.Amnesty(ctx, longest); err != nil {
+			return err
+		}
+		h.wrote()
 	}
 	now := h.env.Now()
 	h.peers.all(func(p *peer) {
@@ -103,6 +112,9 @@ func (h *Hub) amnesty(ctx context.Context) error {
 // expire takes back what the store finds to have run out by asOf, in batches.
 func (h *Hub) expire(ctx context.Context, asOf time.Time) error {
 	defer h.writes.Begin()()
+	if hold, err := h.holdBack(ctx, asOf); err != nil || hold {
+		return err
+	}
 	for {
 		changes, err := h.env.Store.Expire(ctx, asOf, expireBatch)
 		if err != nil {
@@ -154,6 +166,9 @@ func (h *Hub) silence(ctx context.Context, now, asOf time.Time) error {
 	moved, err := h.env.Store.SetLiveness(ctx, changes)
 	if err != nil {
 		return fmt.Errorf("set liveness: %w", err)
+	}
+	if err := h.elsewhereHeard(ctx, changes, moved, now, asOf); err != nil {
+		return err
 	}
 	for _, id := range moved {
 		l := to[id]

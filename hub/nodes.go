@@ -214,7 +214,7 @@ func (h *Hub) applyReport(ctx context.Context, node offpeak.NodeID, in *wire.Rep
 	if err == nil {
 		h.metrics.reports.WithLabelValues(in.Kind).Inc()
 		// Followers are woken for the bytes before the end is seen: both are there.
-		h.bells.Ring(string(in.Lease))
+		h.rang(string(in.Lease))
 		h.applyFrom(node, c)
 	}
 	if handing {
@@ -271,7 +271,7 @@ func (h *Hub) AppendLog(ctx context.Context, node offpeak.NodeID, lease offpeak.
 		h.refuse(node, lease, attempt, "log", err)
 		return 0, fmt.Errorf("append log of %s: %w", lease, err)
 	}
-	h.bells.Ring(string(lease))
+	h.rang(string(lease))
 	return end, nil
 }
 
@@ -292,7 +292,7 @@ func (h *Hub) AddCheckpoint(ctx context.Context, node offpeak.NodeID, lease offp
 		h.refuse(node, lease, in.Attempt, "checkpoint", err)
 		return offpeak.Checkpoint{}, fmt.Errorf("add checkpoint of %s: %w", lease, h.failed(err))
 	}
-	h.tail.ring()
+	h.wrote()
 	h.bells.Ring(string(c.Job))
 	return c, nil
 }
@@ -319,7 +319,7 @@ func (h *Hub) reread(ctx context.Context, node offpeak.NodeID, revision int64) {
 		h.distrust(node)
 	}
 	h.peers.changed(node, revision, true)
-	h.tail.ring()
+	h.wrote()
 	h.wake()
 }
 
@@ -351,7 +351,7 @@ func (h *Hub) RemoveNode(ctx context.Context, op store.Op, account offpeak.Accou
 	h.access.Forget(node)
 	h.apply(changes...)
 	h.forget(node)
-	h.tail.ring()
+	h.wrote()
 	return nil
 }
 

@@ -38,7 +38,7 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 			h.bells.Ring(string(id))
 		}
 	}
-	h.tail.ring()
+	h.wrote()
 	h.wake()
 }
 
@@ -94,7 +94,7 @@ func (h *Hub) changedNode(id offpeak.NodeID, change func(*placement.Fleet)) {
 	change(h.fleet)
 	h.freed[id] = struct{}{}
 	h.mu.Unlock()
-	h.tail.ring()
+	h.wrote()
 	h.wake()
 }
 
@@ -271,7 +271,7 @@ func (h *Hub) audit(ctx context.Context) error {
 	// A job on its way between store and memory counts on one side only for a
 	// moment, so one difference says nothing.
 	const convinced = 5
-	differed := 0
+	differed, by := 0, 0
 	for n := 1; sleep(ctx, time.Second); n++ {
 		if n%5 == 0 {
 			h.mu.Lock()
@@ -291,9 +291,21 @@ func (h *Hub) audit(ctx context.Context) error {
 		h.mu.Lock()
 		have := len(h.queue.items)
 		h.mu.Unlock()
-		if counts[offpeak.JobQueued] == have {
+		off := counts[offpeak.JobQueued] - have
+		switch {
+		case off == 0:
 			differed = 0
-		} else if differed++; differed == convinced {
+		case off != by && !h.circle.alone && n%30 > 2*convinced:
+			differed = 0 // enough looks for now
+		case off != by && !h.circle.alone:
+			// What other hubs queue and claim is on its way for longer, now more of it,
+			// now less; what is lost stays the same.
+			differed = 1
+		default:
+			differed++
+		}
+		by = off
+		if differed == convinced {
 			differed = 0
 			if err := h.reconcile(ctx); err != nil {
 				h.doubt.Store(true)

@@ -24,8 +24,8 @@
 //     object answers ErrNotFound.
 //   - All verbs may be called from any number of goroutines.
 //
-// Engines: sqlite (one hub, one file) and later postgres. Both pass the suite
-// in storetest, which is written against these comments.
+// Engines: sqlite (one hub, one file) and postgres (any number of hubs). Both pass
+// the suite in storetest, which is written against these comments.
 package store
 
 import (
@@ -45,6 +45,7 @@ type Store interface {
 	Accounts
 	Data
 	Upkeep
+	Hubs
 }
 
 // Op identifies one client mutation.
@@ -201,6 +202,9 @@ type Leases interface {
 	// stood still on its way here. ErrConflict: asOf is more than ExpireWithin
 	// ago, so it did; nothing is ended. An asOf to come counts as now.
 	Expire(ctx context.Context, asOf time.Time, limit int) ([]Change, error)
+	// Overdue counts the nodes that hold accepted leases, and those of them that
+	// run out by then; both are 0 while nothing has run out by asOf.
+	Overdue(ctx context.Context, asOf, by time.Time) (due, holding int, err error)
 	// Amnesty moves the expiry of every live lease to at least now + d, and
 	// counts every node that is not offline as heard now. A hub
 	// calls it when it has not been listening: at its start, after a stall.
@@ -381,6 +385,8 @@ type Nodes interface {
 	// SetLiveness moves nodes to late or offline, each only if it has still not
 	// been heard since HeardBefore. It returns those that moved.
 	SetLiveness(ctx context.Context, changes []LivenessChange) ([]offpeak.NodeID, error)
+	// LastHeard returns when nodes were last heard, those that are there.
+	LastHeard(ctx context.Context, nodes []offpeak.NodeID) (map[offpeak.NodeID]time.Time, error)
 	// Touch sets the last-heard time of nodes that hold nothing and whose
 	// heartbeats the hub answered from memory. It never moves time backwards.
 	Touch(ctx context.Context, heard map[offpeak.NodeID]time.Time) error
@@ -531,6 +537,66 @@ type Upkeep interface {
 	// Close flushes and closes. Verbs after it return ErrUnavailable.
 	Close() error
 }
+
+// Hubs is what the hubs of one grid know of each other, and how they wake each
+// other. In a store of one hub there is nobody else: its hub leads, nobody is told
+// and nothing is heard.
+type Hubs interface {
+	// Attend notes that a hub is at work, and asks for the lead in matching until
+	// lead from now: the hub that has it gets it again, others once it has lapsed.
+	// lead 0 asks for none. A hub whose blobs lie elsewhere than the grid's, which
+	// the first hub says, is refused with a *BlobsElsewhereError.
+	Attend(ctx context.Context, hub offpeak.Hub, lead time.Duration) (Attendance, error)
+	// MoveBlobs says that the grid's blobs lie in another place from now on, to
+	// which somebody has copied them. ErrConflict: another hub is at work.
+	MoveBlobs(ctx context.Context, hub offpeak.HubID, to string) error
+	// Leave says that a hub goes: its lead is free at once.
+	Leave(ctx context.Context, hub offpeak.HubID) error
+	// Hubs lists the hubs that were at work in the last day, the newest first.
+	Hubs(ctx context.Context) ([]offpeak.Hub, error)
+	// Tell says a text of at most MostTold bytes to all hubs that listen now. It may
+	// be lost: what it says is worth knowing sooner, no more.
+	Tell(ctx context.Context, text string) error
+	// Listen calls heard with each text that is told, by this hub too, and with ""
+	// once it listens. It returns when ctx is done or the connection is lost.
+	Listen(ctx context.Context, heard func(text string)) error
+	// Waiting returns those of the jobs that are queued: what another hub needs to
+	// match them.
+	Waiting(ctx context.Context, jobs []offpeak.JobID) ([]Queued, error)
+}
+
+// MostTold is the longest text that can be told.
+const MostTold = 7000
+
+// AliveFor is how long after it attended a hub counts as being at work.
+const AliveFor = 3 * time.Second
+
+// Attendance is what a hub learns when it attends.
+type Attendance struct {
+	// Alone says that the store is of one hub, which leads for ever.
+	Alone bool
+	// Others counts the other hubs at work.
+	Others int
+	// Leads says that the hub has the lead, in term Term, which grows with every
+	// change of hands.
+	Leads bool
+	Term  int64
+	// Addresses are those of all hubs at work, this one's first.
+	Addresses []string
+}
+
+// BlobsElsewhereError says that a hub's blobs are not the grid's.
+type BlobsElsewhereError struct {
+	// Here and There say where the hub's and the grid's blobs lie.
+	Here, There string
+}
+
+func (e *BlobsElsewhereError) Error() string {
+	return "this hub's blobs lie in " + e.Here + ", the grid's in " + e.There + ": all hubs of a grid use one place, see --blobs"
+}
+
+// Unwrap makes errors.Is(e, offpeak.ErrConflict) true.
+func (e *BlobsElsewhereError) Unwrap() error { return offpeak.ErrConflict }
 
 // Retention is how long each kind is kept after its end. Zero keeps for ever.
 type Retention struct {

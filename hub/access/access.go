@@ -32,8 +32,6 @@ import (
 type Config struct {
 	// Session is how long a node's session token lives.
 	Session time.Duration
-	// Hubs are the addresses that join tokens and enrolled nodes are given.
-	Hubs []string
 	// Fingerprint pins the hub's key in join tokens; "" on plain loopback.
 	Fingerprint string
 }
@@ -57,6 +55,8 @@ type Env struct {
 	NewID  func(prefix string) (string, error)
 	// Wrote is called after each change, which has left an event.
 	Wrote func()
+	// Addresses are the hubs' that join tokens and enrolled nodes are given.
+	Addresses func() []string
 }
 
 // Control is one hub's control of who comes in.
@@ -75,6 +75,16 @@ func New(cfg Config, env Env) *Control {
 		panic("access: no randomness: " + err.Error())
 	}
 	return c
+}
+
+// Follow forgets what an event of another hub says is no longer good.
+func (c *Control) Follow(e *offpeak.Event) {
+	switch e.Type {
+	case "node.session", "node.removed":
+		c.Forget(e.Node)
+	case "node.enrolled", "token.revoked", "member.removed":
+		c.cache.drop(func(t *offpeak.Token) bool { return t.Account == e.Account && t.Role != offpeak.RoleNode })
+	}
 }
 
 // flushPeriod is how often the store is told when tokens were last used.

@@ -44,8 +44,8 @@ func bubble(t *testing.T, test func(t *testing.T, d *desk)) {
 		must(t, err)
 		d := &desk{store: s}
 		var ids atomic.Int64
-		d.control = access.New(access.Config{Session: 15 * time.Minute, Hubs: []string{"http://127.0.0.1:7070"}}, access.Env{
-			Store: s, Log: slog.New(slog.DiscardHandler), Now: time.Now, Random: rand.Reader, Wrote: func() {},
+		d.control = access.New(access.Config{Session: 15 * time.Minute}, access.Env{
+			Store: s, Log: slog.New(slog.DiscardHandler), Now: time.Now, Random: rand.Reader, Wrote: func() {}, Addresses: func() []string { return []string{"https://hub.example"} },
 			NewID: func(prefix string) (string, error) { return fmt.Sprintf("%s_%026d", prefix, ids.Add(1)), nil },
 		})
 		ctx, cancel := context.WithCancel(context.Background())
@@ -149,14 +149,14 @@ func TestNobodyHandsOutMoreThanTheyHave(t *testing.T) {
 
 func TestLocalTokenReplacesTheLast(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
-		first, err := d.control.LocalToken(t.Context())
+		first, err := d.control.LocalToken(t.Context(), "")
 		must(t, err)
 		tok, err := d.control.Authenticate(t.Context(), first)
 		must(t, err)
 		if tok.Role != offpeak.RoleAdmin || tok.Member == "" {
 			t.Fatalf("the local token is %+v", tok)
 		}
-		second, err := d.control.LocalToken(t.Context())
+		second, err := d.control.LocalToken(t.Context(), "")
 		must(t, err)
 		if _, err := d.control.Authenticate(t.Context(), first); !errors.Is(err, offpeak.ErrUnauthenticated) {
 			t.Fatalf("the first local token: %v", err)

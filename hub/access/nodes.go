@@ -57,7 +57,7 @@ func (c *Control) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, 
 		return wire.Enrolled{}, fmt.Errorf("enrol: %w", err)
 	}
 	c.env.Wrote()
-	return wire.Enrolled{Node: n.ID, Account: n.Account, Name: n.Name, Hubs: c.cfg.Hubs, Generation: n.Generation}, nil
+	return wire.Enrolled{Node: n.ID, Account: n.Account, Name: n.Name, Hubs: c.env.Addresses(), Generation: n.Generation}, nil
 }
 
 // Forget forgets a removed node's session at once.

@@ -136,7 +136,7 @@ func (c *Control) CreateToken(ctx context.Context, op store.Op, in wire.NewToken
 		return wire.CreatedToken{Token: stored}, nil
 	}
 	if in.Role == offpeak.RoleJoin {
-		bearer, err = wire.JoinToken{Hubs: c.cfg.Hubs, Fingerprint: c.cfg.Fingerprint, Token: bearer}.Encode()
+		bearer, err = wire.JoinToken{Hubs: c.env.Addresses(), Fingerprint: c.cfg.Fingerprint, Token: bearer}.Encode()
 	}
 	return wire.CreatedToken{Token: stored, Secret: bearer}, err
 }

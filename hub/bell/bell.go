@@ -46,6 +46,16 @@ func (b *Bells) Ring(key string) {
 	}
 }
 
+// RingAll wakes everybody.
+func (b *Bells) RingAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.byKey {
+		close(e.rung)
+		e.rung = make(chan struct{})
+	}
+}
+
 // Listener is one who listens to one bell.
 type Listener struct {
 	bells *Bells

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"errors"
 	"fmt"
-	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"offpeak"
 	"offpeak/wire"
@@ -20,7 +22,15 @@ type Virtual struct {
 	Direct wire.Direct
 	inc    offpeak.Incarnation
 	seq    atomic.Int64
-	held   []wire.HeldLease
+	held   []virtualLease
+	// unsaid are reports of which no hub has said that it has them.
+	unsaid []wire.Report
+}
+
+// virtualLease is a lease that a virtual node runs.
+type virtualLease struct {
+	wire.HeldLease
+	began time.Time
 }
 
 // Fleet enrols n virtual nodes of eight cores over the API.
@@ -34,7 +44,7 @@ func (g *Grid) Fleet(n int) []*Virtual {
 	if err != nil {
 		g.t.Fatalf("read the join token: %v", err)
 	}
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	transport := g.transport()
 	nodes := make([]*Virtual, n)
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -45,7 +55,7 @@ func (g *Grid) Fleet(n int) []*Virtual {
 				if i >= n {
 					return
 				}
-				v, err := g.enrol(client, tok.Token.ID, join.Token, fmt.Sprintf("v%05d", i))
+				v, err := g.enrol(g.round(i, transport), tok.Token.ID, join.Token, fmt.Sprintf("v%05d", i))
 				if err != nil {
 					g.t.Error(err)
 					return
@@ -61,13 +71,13 @@ func (g *Grid) Fleet(n int) []*Virtual {
 	return nodes
 }
 
-func (g *Grid) enrol(client *http.Client, join offpeak.TokenID, secret, name string) (*Virtual, error) {
+func (g *Grid) enrol(d wire.Direct, join offpeak.TokenID, secret, name string) (*Virtual, error) {
 	ctx := context.Background()
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	d := wire.Direct{Client: client, Base: "http://" + g.Addr, Token: secret, Agent: "gridtest"}
+	d.Token = secret
 	in, err := d.Enrol(ctx, wire.Enrol{Name: name, Key: pub, Proof: ed25519.Sign(key, wire.EnrolMessage(join)), Inventory: offpeak.Inventory{
 		Hostname: name, OS: "linux", Arch: "amd64", CPU: 8000, Memory: 16 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process"}, Version: "gridtest"}})
 	if err != nil {
@@ -97,16 +107,18 @@ func (v *Virtual) At(base string) *Virtual {
 
 // Beat sends a heartbeat that says what was reported as held.
 func (v *Virtual) Beat(ctx context.Context) (wire.Sync, error) {
-	return v.Direct.Heartbeat(ctx, wire.Heartbeat{Incarnation: v.inc, Seq: v.seq.Add(1), Availability: offpeak.NodeAvailable, Held: v.held})
+	held := make([]wire.HeldLease, len(v.held))
+	for i, l := range v.held {
+		l.Metered = offpeak.Millis(time.Since(l.began).Milliseconds())
+		held[i] = l.HeldLease
+	}
+	return v.Direct.Heartbeat(ctx, wire.Heartbeat{Incarnation: v.inc, Seq: v.seq.Add(1), Availability: offpeak.NodeAvailable, Held: held})
 }
 
 // Run reports that an offered lease was accepted and runs; it is held then.
 func (v *Virtual) Run(ctx context.Context, l wire.Desired) error {
-	if err := v.report(ctx, l, wire.Report{Kind: "accepted"}, wire.Report{Kind: "running", Started: true}); err != nil {
-		return err
-	}
-	v.held = append(v.held, wire.HeldLease{Lease: l.Lease, Attempt: l.Attempt})
-	return nil
+	v.held = append(v.held, virtualLease{wire.HeldLease{Lease: l.Lease, Attempt: l.Attempt}, time.Now()})
+	return v.report(ctx, l, wire.Report{Kind: "accepted"}, wire.Report{Kind: "running", Started: true})
 }
 
 // End reports the end of a lease.
@@ -115,32 +127,51 @@ func (v *Virtual) End(ctx context.Context, l wire.Desired, reason offpeak.EndRea
 	if reason == offpeak.EndCompleted {
 		end.ExitCode = new(int)
 	}
-	if err := v.report(ctx, l, end); err != nil {
-		return err
-	}
-	kept := v.held[:0:0]
 	for _, h := range v.held {
-		if h.Lease != l.Lease {
-			kept = append(kept, h)
+		if h.Lease == l.Lease {
+			end.Ran = offpeak.Millis(time.Since(h.began).Milliseconds())
 		}
 	}
-	v.held = kept
-	return nil
+	v.drop(l.Lease)
+	return v.report(ctx, l, end)
+}
+
+func (v *Virtual) drop(lease offpeak.LeaseID) {
+	v.held = slices.DeleteFunc(v.held, func(h virtualLease) bool { return h.Lease == lease })
 }
 
 func (v *Virtual) report(ctx context.Context, l wire.Desired, reports ...wire.Report) error {
-	for i := range reports {
-		r := &reports[i]
+	for _, r := range reports {
 		r.Lease, r.Attempt, r.Incarnation, r.Seq = l.Lease, l.Attempt, v.inc, v.seq.Add(1)
+		v.unsaid = append(v.unsaid, r)
 	}
-	results, err := v.Direct.Report(ctx, reports)
+	return v.Flush(ctx)
+}
+
+// Flush says again what no hub has answered yet. It returns what a hub refused;
+// a lease of which something was refused is not held any more.
+func (v *Virtual) Flush(ctx context.Context) error {
+	if len(v.unsaid) == 0 {
+		return nil
+	}
+	results, err := v.Direct.Report(ctx, v.unsaid)
 	if err != nil {
 		return err
 	}
+	said := v.unsaid
+	v.unsaid = nil
+	var errs []error
 	for i, r := range results {
-		if r.Problem != nil {
-			return fmt.Errorf("report %s of %s: %w", reports[i].Kind, l.Lease, r.Problem)
+		if r.Problem == nil {
+			continue
 		}
+		problem := fmt.Errorf("report %s of %s: %w", said[i].Kind, said[i].Lease, r.Problem)
+		if errors.Is(problem, offpeak.ErrUnavailable) {
+			v.unsaid = append(v.unsaid, said[i])
+		} else {
+			v.drop(said[i].Lease)
+		}
+		errs = append(errs, problem)
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -3,10 +3,13 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"syscall"
+	"time"
 
 	"offpeak"
 	"offpeak/store/sqlstore"
@@ -20,8 +23,47 @@ import (
 type conn struct {
 	pool  *sql.DB
 	c     *sql.Conn
+	now   func() time.Time
 	stmts map[string]*sql.Stmt
 	depth int
+}
+
+// Now is the store's time.
+func (c *conn) Now() time.Time { return c.now().UTC().Truncate(time.Microsecond) }
+
+// Cursor leaves counting to the engine.
+func (c *conn) Cursor() any { return nil }
+
+// Horizon is beyond every cursor: one writer commits events in their order.
+func (c *conn) Horizon() int64 { return math.MaxInt64 }
+
+// translate turns a shared statement into SQLite's. $1 is how PostgreSQL numbers a
+// parameter; SQLite would take it for a name. A list comes as JSON (see bound), and
+// rows need no locks: there is one writer.
+func translate(query string) string {
+	query = strings.NewReplacer(" FOR NO KEY UPDATE SKIP LOCKED", "", " FOR NO KEY UPDATE", "", "$", "?").Replace(query)
+	for {
+		before, rest, found := strings.Cut(query, "= ANY(")
+		if !found {
+			return query
+		}
+		list, after, _ := strings.Cut(rest, ")")
+		query = before + "IN (SELECT value FROM json_each(" + list + "))" + after
+	}
+}
+
+// bound are arguments as the driver takes them: a list as JSON.
+func bound(args []any) ([]any, error) {
+	for i, a := range args {
+		if list, ok := a.([]string); ok {
+			text, err := json.Marshal(list)
+			if err != nil {
+				return nil, err
+			}
+			args[i] = string(text)
+		}
+	}
+	return args, nil
 }
 
 // prepared returns the statement for a query. The number of queries in package
@@ -30,8 +72,7 @@ func (c *conn) prepared(query string) (*sql.Stmt, error) {
 	if s, ok := c.stmts[query]; ok {
 		return s, nil
 	}
-	// $1 is how PostgreSQL numbers a parameter; SQLite would take it for a name.
-	s, err := c.c.PrepareContext(context.Background(), strings.ReplaceAll(query, "$", "?"))
+	s, err := c.c.PrepareContext(context.Background(), translate(query))
 	if err != nil {
 		return nil, classify(err)
 	}
@@ -44,6 +85,9 @@ func (c *conn) Exec(query string, args ...any) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if args, err = bound(args); err != nil {
+		return 0, err
+	}
 	r, err := s.ExecContext(context.Background(), args...)
 	if err != nil {
 		return 0, classify(err)
@@ -51,9 +95,29 @@ func (c *conn) Exec(query string, args ...any) (int64, error) {
 	return r.RowsAffected()
 }
 
+// Lock does nothing: there is one writer.
+func (c *conn) Lock(string, ...any) error { return nil }
+
+// ExecMany runs a statement for each list of arguments: without a network between,
+// that is what a batch costs too.
+func (c *conn) ExecMany(query string, args [][]any) ([]int64, error) {
+	rows := make([]int64, len(args))
+	for i := range args {
+		n, err := c.Exec(query, args[i]...)
+		if err != nil {
+			return nil, err
+		}
+		rows[i] = n
+	}
+	return rows, nil
+}
+
 func (c *conn) Query(query string, args ...any) (sqlstore.Rows, error) {
 	s, err := c.prepared(query) //nolint:sqlclosecheck // kept until the connection closes
 	if err != nil {
+		return nil, err
+	}
+	if args, err = bound(args); err != nil {
 		return nil, err
 	}
 	r, err := s.QueryContext(context.Background(), args...) //nolint:rowserrcheck // the caller asks the rows it is given

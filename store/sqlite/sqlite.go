@@ -19,7 +19,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
@@ -55,7 +54,10 @@ type Store struct {
 	db *db
 }
 
-var _ store.Counted = (*Store)(nil)
+var (
+	_ store.Store   = (*Store)(nil)
+	_ store.Counted = (*Store)(nil)
+)
 
 // readers is how many reads run at once.
 const readers = 4
@@ -190,7 +192,7 @@ func (d *db) connect(ctx context.Context, readOnly bool) (*conn, error) {
 			return nil, classify(err)
 		}
 	}
-	return &conn{pool: pool, c: c, stmts: map[string]*sql.Stmt{}}, nil
+	return &conn{pool: pool, c: c, now: d.opts.Now, stmts: map[string]*sql.Stmt{}}, nil
 }
 
 // db is a sqlstore.DB over one file.
@@ -213,8 +215,6 @@ type db struct {
 }
 
 var _ sqlstore.DB = (*db)(nil)
-
-func (d *db) Now() time.Time { return d.opts.Now().UTC().Truncate(time.Microsecond) }
 
 // errClosed is what verbs get after Close.
 func errClosed() error { return fmt.Errorf("the store is closed: %w", offpeak.ErrUnavailable) }
@@ -252,24 +252,11 @@ func (d *db) Backup(ctx context.Context, path string) error {
 		return errClosed()
 	default:
 	}
-	if _, err := os.Lstat(path); err == nil {
-		return fmt.Errorf("back up to %s: %w", path, fs.ErrExist)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("back up to %s: %w", path, err)
-	}
-	// Written beside its place and renamed, so that a copy that was interrupted
-	// is never taken for a whole one.
-	part := path + ".part"
-	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("back up to %s: %w", path, err)
-	}
-	if err := touch(part); err != nil {
-		return fmt.Errorf("back up to %s: %w", path, classify(err))
-	}
-	if _, err := d.pool.ExecContext(ctx, `VACUUM INTO ?1`, part); err != nil {
-		return errors.Join(fmt.Errorf("back up to %s: %w", path, classify(err)), os.Remove(part))
-	}
-	if err := place(part, path); err != nil {
+	err := beside(path, func(part string) error {
+		_, err := d.pool.ExecContext(ctx, `VACUUM INTO ?1`, part)
+		return classify(err)
+	})
+	if err != nil {
 		return fmt.Errorf("back up to %s: %w", path, err)
 	}
 	return nil

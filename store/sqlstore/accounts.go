@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"offpeak"
@@ -13,6 +15,9 @@ import (
 // Bootstrap makes the first account.
 func (s *Store) Bootstrap(ctx context.Context, a offpeak.Account, m offpeak.Member, tok offpeak.Token) (bool, error) {
 	return write(ctx, s, "bootstrap", func(t *verb) (bool, error) {
+		if err := t.Lock(`LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+			return false, err
+		}
 		some, err := t.exists(`SELECT 1 FROM accounts LIMIT 1`)
 		if err != nil || some {
 			return false, err
@@ -182,6 +187,9 @@ func (s *Store) RemoveMember(ctx context.Context, op store.Op, account offpeak.A
 			if err := t.owns(account, "members", string(id)); err != nil {
 				return struct{}{}, err
 			}
+			if err := t.Lock(`SELECT 1 FROM members WHERE role = $1 ORDER BY id FOR UPDATE`, string(offpeak.RoleAdmin)); err != nil {
+				return struct{}{}, err
+			}
 			var owner offpeak.AccountID
 			var role offpeak.Role
 			if err := t.row(`DELETE FROM members WHERE id = $1 RETURNING account, role`, []any{string(id)}, &owner, &role); err != nil {
@@ -297,12 +305,13 @@ func (s *Store) RevokeToken(ctx context.Context, op store.Op, account offpeak.Ac
 // TouchTokens sets when tokens were last used.
 func (s *Store) TouchTokens(ctx context.Context, used map[offpeak.TokenID]time.Time) error {
 	_, err := write(ctx, s, "touch tokens", func(t *verb) (struct{}, error) {
-		for id, at := range used {
-			if _, err := t.Exec(`UPDATE tokens SET last_used = $1 WHERE id = $2 AND last_used < $1`, micros(at), string(id)); err != nil {
-				return struct{}{}, err
-			}
+		// In one order, so that two hubs never wait for each other.
+		rows := make([][]any, 0, len(used))
+		for _, id := range slices.Sorted(maps.Keys(used)) {
+			rows = append(rows, []any{micros(used[id]), string(id)})
 		}
-		return struct{}{}, nil
+		_, err := t.ExecMany(`UPDATE tokens SET last_used = $1 WHERE id = $2 AND last_used < $1`, rows)
+		return struct{}{}, err
 	})
 	return err
 }

@@ -14,6 +14,13 @@ import (
 func (s *Store) Beat(ctx context.Context, beats []store.Beat) ([]store.BeatResult, error) {
 	return write(ctx, s, "apply heartbeats", func(t *verb) ([]store.BeatResult, error) {
 		out := make([]store.BeatResult, len(beats))
+		nodes := make([]offpeak.NodeID, len(beats))
+		for i, b := range beats {
+			nodes[i] = b.Node
+		}
+		if err := t.lockNodes(nodes...); err != nil {
+			return nil, err
+		}
 		for i, b := range beats {
 			events, audits := len(t.events), len(t.audits)
 			err := t.Sub(func() (err error) {

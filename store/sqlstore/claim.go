@@ -15,6 +15,13 @@ import (
 func (s *Store) Claim(ctx context.Context, claims []store.Claim) ([]store.Claimed, error) {
 	return write(ctx, s, "claim", func(t *verb) ([]store.Claimed, error) {
 		out := make([]store.Claimed, len(claims))
+		nodes := make([]offpeak.NodeID, len(claims))
+		for i, c := range claims {
+			nodes[i] = c.Node
+		}
+		if err := t.lockNodes(nodes...); err != nil {
+			return nil, err
+		}
 		for i, c := range claims {
 			var err error
 			if out[i], err = s.claimed(t, c); err != nil {
@@ -132,6 +139,9 @@ func placement(p json.RawMessage) json.RawMessage {
 func (s *Store) mayLease(t *verb, account offpeak.AccountID) error {
 	var quota, live int64
 	if err := t.row(`SELECT quota_running FROM accounts WHERE id = $1`, []any{string(account)}, &quota); err != nil || quota == 0 {
+		return err
+	}
+	if err := t.lockAccount(account); err != nil {
 		return err
 	}
 	if err := t.row(`SELECT count(*) FROM leases WHERE account = $1 AND `+liveLease, []any{string(account)}, &live); err != nil {
@@ -282,7 +292,7 @@ func (s *Store) Stop(ctx context.Context, id offpeak.LeaseID, reason offpeak.End
 		return store.Change{}, &offpeak.FieldError{Field: "reason", Value: string(reason), Rule: "stands in the table of ends"}
 	}
 	return write(ctx, s, "stop lease "+string(id), func(t *verb) (store.Change, error) {
-		l, err := t.lease(id)
+		l, err := t.lockLease(id)
 		if err != nil {
 			return store.Change{}, err
 		}
@@ -320,7 +330,7 @@ func (s *Store) Abandon(ctx context.Context, id offpeak.LeaseID, reason offpeak.
 		return store.Change{}, &offpeak.FieldError{Field: "reason", Value: string(reason), Rule: "stands in the table of ends"}
 	}
 	return write(ctx, s, "abandon lease "+string(id), func(t *verb) (store.Change, error) {
-		l, err := t.lease(id)
+		l, err := t.lockLease(id)
 		if err != nil {
 			return store.Change{}, err
 		}
@@ -347,8 +357,21 @@ func (s *Store) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.
 		if late := t.now.Sub(asOf); late > store.ExpireWithin {
 			return nil, fmt.Errorf("asked %s ago: %w", late, offpeak.ErrConflict)
 		}
-		list, err := t.leases(liveLease+` AND expires_at <= $1 ORDER BY expires_at, id LIMIT $2`, micros(earlier(asOf, t.now)), int64(limit))
+		const due = liveLease + ` AND expires_at <= $1`
+		until := micros(earlier(asOf, t.now))
+		list, err := t.leases(due+` ORDER BY expires_at, id LIMIT $2`, until, int64(limit))
 		if err != nil {
+			return nil, err
+		}
+		ids, nodes := make([]string, len(list)), make([]offpeak.NodeID, len(list))
+		for i, l := range list {
+			ids[i], nodes[i] = string(l.ID), l.Node
+		}
+		if err := t.lockNodes(nodes...); err != nil {
+			return nil, err
+		}
+		// Another monitor, or a heartbeat, may have been there before the lock.
+		if list, err = t.leases(due+` AND id = ANY($2) ORDER BY expires_at, id`, until, ids); err != nil {
 			return nil, err
 		}
 		var out []store.Change
@@ -367,9 +390,29 @@ func (s *Store) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.
 	})
 }
 
+// Overdue counts nodes whose leases run out.
+func (s *Store) Overdue(ctx context.Context, asOf, by time.Time) (due, holding int, err error) {
+	type counts struct{ due, holding int }
+	c, err := read(ctx, s, "count overdue nodes", func(t *verb) (c counts, err error) {
+		some, err := t.exists(`SELECT 1 FROM leases WHERE `+liveLease+` AND expires_at <= $1 LIMIT 1`, micros(earlier(asOf, t.now)))
+		if err != nil || !some {
+			return c, err
+		}
+		const held = ` AND state <> 'offered'`
+		if err := t.row(`SELECT count(DISTINCT node) FROM leases WHERE `+liveLease+held+` AND expires_at <= $1`, []any{micros(by)}, &c.due); err != nil {
+			return c, err
+		}
+		return c, t.row(`SELECT count(DISTINCT node) FROM leases WHERE `+liveLease+held, nil, &c.holding)
+	})
+	return c.due, c.holding, err
+}
+
 // Amnesty moves every live lease's expiry.
 func (s *Store) Amnesty(ctx context.Context, d time.Duration) error {
 	_, err := write(ctx, s, "grant amnesty", func(t *verb) (struct{}, error) {
+		if err := t.Lock(`SELECT 1 FROM nodes WHERE removed_at = 0 ORDER BY id` + forUpdate); err != nil {
+			return struct{}{}, err
+		}
 		to := micros(t.now.Add(d))
 		n, err := t.Exec(`UPDATE leases SET expires_at = $1 WHERE `+liveLease+` AND expires_at < $1`, to)
 		if err != nil {
@@ -388,6 +431,10 @@ func (s *Store) Amnesty(ctx context.Context, d time.Duration) error {
 // AddCheckpoint stores a snapshot.
 func (s *Store) AddCheckpoint(ctx context.Context, c store.NewCheckpoint) (offpeak.Checkpoint, error) {
 	return write(ctx, s, "add checkpoint of lease "+string(c.Lease), func(t *verb) (offpeak.Checkpoint, error) {
+		// It moves what a lease has metered, as a heartbeat and an end do: they take turns.
+		if err := t.lockNodes(c.Node); err != nil {
+			return offpeak.Checkpoint{}, err
+		}
 		l, j, err := s.fence(t, c.Node, c.Lease, c.Attempt)
 		if err != nil {
 			return offpeak.Checkpoint{}, err

@@ -25,6 +25,9 @@ func (s *Store) AddBlob(ctx context.Context, account offpeak.AccountID, hash off
 		if err != nil || n == 1 {
 			return struct{}{}, err
 		}
+		if err := t.lockAccount(account); err != nil {
+			return struct{}{}, err
+		}
 		a, err := t.account(account)
 		if err != nil {
 			return struct{}{}, err
@@ -43,19 +46,42 @@ func (s *Store) AddBlob(ctx context.Context, account offpeak.AccountID, hash off
 // MissingBlobs returns the hashes that an account does not have.
 func (s *Store) MissingBlobs(ctx context.Context, account offpeak.AccountID, hashes []offpeak.Hash) ([]offpeak.Hash, error) {
 	return write(ctx, s, "find missing blobs", func(t *verb) ([]offpeak.Hash, error) {
-		var missing []offpeak.Hash
-		until := micros(t.now.Add(protection))
-		for _, h := range hashes {
-			n, err := t.Exec(`UPDATE blobs SET protected_until = $1 WHERE hash = $2 AND account = $3`, until, string(h), string(account))
-			if err != nil {
+		list := texts(hashes)
+		if err := t.Lock(`SELECT 1 FROM blobs WHERE account = $1 AND hash = ANY($2) ORDER BY hash`+forUpdate, string(account), list); err != nil {
+			return nil, err
+		}
+		has := make(map[offpeak.Hash]bool, len(hashes))
+		if err := t.each(`SELECT hash FROM blobs WHERE account = $1 AND hash = ANY($2)`, []any{string(account), list}, func(rows Rows) error {
+			var h offpeak.Hash
+			err := rows.Scan(&h)
+			has[h] = true
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		if len(has) > 0 {
+			if _, err := t.Exec(`UPDATE blobs SET protected_until = $1 WHERE account = $2 AND hash = ANY($3)`, micros(t.now.Add(protection)), string(account), list); err != nil {
 				return nil, err
 			}
-			if n == 0 {
+		}
+		var missing []offpeak.Hash
+		for _, h := range hashes {
+			if !has[h] {
 				missing = append(missing, h)
 			}
 		}
 		return missing, nil
 	})
+}
+
+// lockAccount locks an account whose use is compared with a quota.
+func (t *verb) lockAccount(id offpeak.AccountID) error {
+	return t.Lock(`SELECT 1 FROM accounts WHERE id = $1`+forUpdate, string(id))
+}
+
+// keep holds blobs against collection until the verb has referred to them.
+func (t *verb) keep(account offpeak.AccountID, hashes ...offpeak.Hash) error {
+	return t.Lock(`SELECT 1 FROM blobs WHERE account = $1 AND hash = ANY($2) ORDER BY hash FOR KEY SHARE`, string(account), texts(hashes))
 }
 
 // hasBlob returns nil if the account has the blob, else ErrNotFound.
@@ -69,6 +95,9 @@ func (t *verb) hasBlob(account offpeak.AccountID, hash offpeak.Hash) error {
 
 // hasTree returns nil if the account has the tree, else ErrBlobMissing.
 func (t *verb) hasTree(account offpeak.AccountID, tree offpeak.Hash) error {
+	if err := t.keep(account, tree); err != nil {
+		return err
+	}
 	ok, err := t.exists(`SELECT 1 FROM trees WHERE tree = $1 AND account = $2`, string(tree), string(account))
 	if err == nil && !ok {
 		err = fmt.Errorf("tree %s: %w", tree, offpeak.ErrBlobMissing)
@@ -79,7 +108,11 @@ func (t *verb) hasTree(account offpeak.AccountID, tree offpeak.Hash) error {
 // AddTree says that a blob is a manifest.
 func (s *Store) AddTree(ctx context.Context, account offpeak.AccountID, tree offpeak.Hash, chunks []offpeak.Hash) error {
 	_, err := write(ctx, s, "add tree "+string(tree), func(t *verb) (struct{}, error) {
-		for _, h := range append([]offpeak.Hash{tree}, chunks...) {
+		all := append([]offpeak.Hash{tree}, chunks...)
+		if err := t.keep(account, all...); err != nil {
+			return struct{}{}, err
+		}
+		for _, h := range all {
 			err := t.hasBlob(account, h)
 			if errors.Is(err, offpeak.ErrNotFound) {
 				err = fmt.Errorf("blob %s: %w", h, offpeak.ErrBlobMissing)
@@ -166,6 +199,10 @@ func (s *Store) Unused(ctx context.Context, limit int) ([]store.BlobRef, error) 
 		used := 0
 		out, err := write(ctx, s, "list unused blobs", func(t *verb) (out []store.BlobRef, err error) {
 			var inUse []store.BlobRef
+			// What ceases to refer to one of them waits, so that its note is not lost.
+			if err := t.Lock(`SELECT 1 FROM blobs b WHERE `+candidate+` ORDER BY b.hash, b.account FOR NO KEY UPDATE SKIP LOCKED`, micros(t.now)); err != nil {
+				return nil, err
+			}
 			err = t.each(`SELECT b.account, b.hash, `+free+` FROM blobs b WHERE `+candidate+` ORDER BY b.protected_until LIMIT $2`, []any{micros(t.now), int64(max(limit, mostPerStep))}, func(rows Rows) error {
 				var r store.BlobRef
 				var unused bool
@@ -199,6 +236,10 @@ func (s *Store) DropBlob(ctx context.Context, ref store.BlobRef) (dropped, last 
 	type did struct{ dropped, last bool }
 	d, err := write(ctx, s, "drop blob "+string(ref.Hash), func(t *verb) (d did, err error) {
 		var size int64
+		// The look at who refers to it comes after the lock: nobody does so later.
+		if err := t.Lock(`SELECT 1 FROM blobs WHERE hash = $1 AND account = $2 FOR UPDATE`, string(ref.Hash), string(ref.Account)); err != nil {
+			return d, err
+		}
 		err = t.row(`DELETE FROM blobs AS b WHERE b.hash = $2 AND b.account = $3 AND b.protected_until <= $1 AND `+free+` RETURNING size`, []any{micros(t.now), string(ref.Hash), string(ref.Account)}, &size)
 		if errors.Is(err, offpeak.ErrNotFound) {
 			return d, nil
@@ -226,7 +267,7 @@ func (s *Store) DropBlob(ctx context.Context, ref store.BlobRef) (dropped, last 
 // AppendLog stores a piece of a log.
 func (s *Store) AppendLog(ctx context.Context, node offpeak.NodeID, id offpeak.LeaseID, attempt offpeak.Attempt, a store.LogAppend) (int64, error) {
 	end, err := write(ctx, s, "append log of lease "+string(id), func(t *verb) (int64, error) {
-		l, _, err := s.fence(t, node, id, attempt)
+		l, _, err := s.fenceLease(t, node, id, attempt)
 		if err != nil {
 			return 0, err
 		}
@@ -258,6 +299,9 @@ func (t *verb) appendLog(l *lease, a store.LogAppend) (end int64, err error) {
 	length := int64(len(a.Data))
 	if a.Blob != "" {
 		length = a.Length
+		if err := t.keep(l.Account, a.Blob); err != nil {
+			return 0, err
+		}
 		err := t.hasBlob(l.Account, a.Blob)
 		if errors.Is(err, offpeak.ErrNotFound) {
 			err = fmt.Errorf("blob %s: %w", a.Blob, offpeak.ErrBlobMissing)

@@ -55,6 +55,9 @@ func (s *Store) submit(t *verb, op store.Op, n store.NewJob, hash offpeak.Hash, 
 		return err
 	}
 	if quota > 0 {
+		if err := t.lockAccount(n.Account); err != nil {
+			return err
+		}
 		var open int64
 		if err := t.row(`SELECT count(*) FROM jobs WHERE account = $1 AND `+openJob, []any{string(n.Account)}, &open); err != nil {
 			return err
@@ -69,6 +72,7 @@ func (s *Store) submit(t *verb, op store.Op, n store.NewJob, hash offpeak.Hash, 
 		}
 	}
 	if n.RetryOf != "" {
+		t.jobLock = forUpdate
 		old, err := s.job(t, n.Account, n.RetryOf)
 		if err != nil {
 			return err
@@ -127,7 +131,7 @@ func (s *Store) Cancel(ctx context.Context, op store.Op, account offpeak.Account
 }
 
 func (s *Store) cancel(t *verb, account offpeak.AccountID, id offpeak.JobID, detail string) (store.Change, error) {
-	j, err := s.job(t, account, id)
+	j, err := s.lockJob(t, account, id)
 	if err != nil {
 		return store.Change{}, err
 	}
@@ -164,6 +168,25 @@ func (s *Store) cancel(t *verb, account offpeak.AccountID, id offpeak.JobID, det
 	j.State, j.Detail = offpeak.JobCancelling, detail
 	t.event(offpeak.Event{Type: "job.cancelling", Account: j.Account, Job: id, Attempt: j.Attempt, Lease: l.ID, Node: l.Node})
 	return s.stop(t, l, j, offpeak.EndCancelled)
+}
+
+// lockJob locks the node of a job's lease, if it has one, and then the job.
+func (s *Store) lockJob(t *verb, account offpeak.AccountID, id offpeak.JobID) (*job, error) {
+	seen, err := s.job(t, account, id)
+	if err != nil {
+		return nil, err
+	}
+	if seen.Lease != "" {
+		if err := t.lockNodes(seen.Node); err != nil {
+			return nil, err
+		}
+	}
+	t.jobLock = forUpdate
+	j, err := s.job(t, account, id)
+	if err == nil && j.Lease != seen.Lease {
+		err = &RacedError{} // it has another node now
+	}
+	return j, err
 }
 
 // Job returns one job.
@@ -317,40 +340,70 @@ func (t *verb) checkpoints(id offpeak.JobID) ([]offpeak.Checkpoint, error) {
 	return out, err
 }
 
+const selectQueued = `SELECT j.id, j.account, j.attempt, j.priority, j.submitted_at, j.not_before, j.avoid, p.driver, p.requirements
+	FROM jobs j JOIN specs p ON p.hash = j.spec WHERE j.state = 'queued'`
+
+// queueReader reads queued jobs. A hundred thousand of them have few distinct
+// requirements, accounts and drivers between them, which they share.
+type queueReader struct {
+	requirements map[string]*offpeak.Requirements
+	words        map[string]string
+}
+
+func newQueueReader() queueReader {
+	return queueReader{map[string]*offpeak.Requirements{}, map[string]string{}}
+}
+
+func (r queueReader) intern(w string) string {
+	if v, ok := r.words[w]; ok {
+		return v
+	}
+	r.words[w] = w
+	return w
+}
+
+func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
+	var account, avoid, driver, requirements string
+	var submitted, notBefore int64
+	if err := rows.Scan(&q.Job, &account, &q.Attempt, &q.Priority, &submitted, &notBefore, &avoid, &driver, &requirements); err != nil {
+		return q, err
+	}
+	if q.Requirements = r.requirements[requirements]; q.Requirements == nil {
+		q.Requirements = &offpeak.Requirements{}
+		if err := json.Unmarshal([]byte(requirements), q.Requirements); err != nil {
+			return q, fmt.Errorf("read requirements of job %s: %w", q.Job, err)
+		}
+		r.requirements[requirements] = q.Requirements
+	}
+	q.Account, q.Driver = offpeak.AccountID(r.intern(account)), r.intern(driver)
+	q.Submitted, q.NotBefore, q.Avoid = moment(submitted), moment(notBefore), avoided(avoid)
+	return q, nil
+}
+
+// Waiting returns those of the jobs that are queued.
+func (s *Store) Waiting(ctx context.Context, jobs []offpeak.JobID) ([]store.Queued, error) {
+	return read(ctx, s, "read queued jobs", func(t *verb) (out []store.Queued, err error) {
+		r := newQueueReader()
+		err = t.each(selectQueued+` AND j.id = ANY($1) ORDER BY j.priority DESC, j.seq`, []any{texts(jobs)}, func(rows Rows) error {
+			q, err := r.scan(rows)
+			out = append(out, q)
+			return err
+		})
+		return out, err
+	})
+}
+
 // Queue walks over all queued jobs.
 func (s *Store) Queue(ctx context.Context) iter.Seq2[store.Queued, error] {
 	return func(yield func(store.Queued, error) bool) {
 		var stopped = errors.New("stopped")
-		// A hundred thousand jobs have few distinct requirements, accounts and
-		// drivers between them.
-		shared := map[string]*offpeak.Requirements{}
-		words := map[string]string{}
-		intern := func(w string) string {
-			if v, ok := words[w]; ok {
-				return v
-			}
-			words[w] = w
-			return w
-		}
+		r := newQueueReader()
 		_, err := read(ctx, s, "read the queue", func(t *verb) (struct{}, error) {
-			return struct{}{}, t.each(`SELECT j.id, j.account, j.attempt, j.priority, j.submitted_at, j.not_before, j.avoid, p.driver, p.requirements
-				FROM jobs j JOIN specs p ON p.hash = j.spec WHERE j.state = 'queued' ORDER BY j.priority DESC, j.seq`, nil, func(rows Rows) error {
-				var q store.Queued
-				var account, avoid, driver, requirements string
-				var submitted, notBefore int64
-				if err := rows.Scan(&q.Job, &account, &q.Attempt, &q.Priority, &submitted, &notBefore, &avoid, &driver, &requirements); err != nil {
+			return struct{}{}, t.each(selectQueued+` ORDER BY j.priority DESC, j.seq`, nil, func(rows Rows) error {
+				q, err := r.scan(rows)
+				if err != nil {
 					return err
 				}
-				r := shared[requirements]
-				if r == nil {
-					r = &offpeak.Requirements{}
-					if err := json.Unmarshal([]byte(requirements), r); err != nil {
-						return fmt.Errorf("read requirements of job %s: %w", q.Job, err)
-					}
-					shared[requirements] = r
-				}
-				q.Account, q.Driver, q.Requirements = offpeak.AccountID(intern(account)), intern(driver), r
-				q.Submitted, q.NotBefore, q.Avoid = moment(submitted), moment(notBefore), avoided(avoid)
 				if err := ctx.Err(); err != nil {
 					return err
 				}

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"offpeak"
@@ -99,6 +101,9 @@ func (s *Store) OpenSession(ctx context.Context, n store.NewSession) (offpeak.No
 		conflict bool
 	}
 	out, err := write(ctx, s, "open session of node "+string(n.Node), func(t *verb) (opened, error) {
+		if err := t.lockNodes(n.Node); err != nil {
+			return opened{}, err
+		}
 		have, err := t.node("", n.Node)
 		if errors.Is(err, offpeak.ErrNotFound) {
 			return opened{}, offpeak.ErrUnknownNode
@@ -153,6 +158,9 @@ func (s *Store) SetInventory(ctx context.Context, id offpeak.NodeID, inv offpeak
 		return offpeak.Node{}, fmt.Errorf("set inventory of node %s: %w", id, err)
 	}
 	return write(ctx, s, "set inventory of node "+string(id), func(t *verb) (offpeak.Node, error) {
+		if err := t.lockNodes(id); err != nil {
+			return offpeak.Node{}, err
+		}
 		have, err := t.node("", id)
 		if errors.Is(err, offpeak.ErrNotFound) {
 			return offpeak.Node{}, offpeak.ErrUnknownNode
@@ -229,6 +237,9 @@ func (s *Store) SetIntent(ctx context.Context, op store.Op, account offpeak.Acco
 		Changes []store.Change
 	}
 	out, err := write(ctx, s, "set intent of node "+string(id), func(t *verb) (done, error) {
+		if err := t.lockNodes(id); err != nil {
+			return done{}, err
+		}
 		d, _, err := once(t, op, "node."+string(to), string(id), func() (done, error) {
 			n, err := t.node(account, id)
 			if err != nil {
@@ -303,6 +314,9 @@ func (s *Store) intend(t *verb, n *node, to offpeak.Intent, stop bool) ([]store.
 // RemoveNode forgets a node.
 func (s *Store) RemoveNode(ctx context.Context, op store.Op, account offpeak.AccountID, id offpeak.NodeID) ([]store.Change, error) {
 	return write(ctx, s, "remove node "+string(id), func(t *verb) ([]store.Change, error) {
+		if err := t.lockNodes(id); err != nil {
+			return nil, err
+		}
 		out, _, err := once(t, op, "node.remove", string(id), func() ([]store.Change, error) {
 			n, err := t.node(account, id)
 			if err != nil {
@@ -382,6 +396,13 @@ func (s *Store) Nodes(ctx context.Context, account offpeak.AccountID, page store
 func (s *Store) SetLiveness(ctx context.Context, changes []store.LivenessChange) ([]offpeak.NodeID, error) {
 	return write(ctx, s, "set liveness", func(t *verb) ([]offpeak.NodeID, error) {
 		var moved []offpeak.NodeID
+		ids := make([]offpeak.NodeID, len(changes))
+		for i, c := range changes {
+			ids[i] = c.Node
+		}
+		if err := t.lockNodes(ids...); err != nil {
+			return nil, err
+		}
 		for _, c := range changes {
 			var account offpeak.AccountID
 			var from offpeak.Liveness
@@ -407,15 +428,32 @@ func (s *Store) SetLiveness(ctx context.Context, changes []store.LivenessChange)
 	})
 }
 
+// LastHeard returns when nodes were last heard.
+func (s *Store) LastHeard(ctx context.Context, nodes []offpeak.NodeID) (map[offpeak.NodeID]time.Time, error) {
+	return read(ctx, s, "read who was heard", func(t *verb) (map[offpeak.NodeID]time.Time, error) {
+		out := make(map[offpeak.NodeID]time.Time, len(nodes))
+		return out, t.each(`SELECT id, last_heard FROM nodes WHERE id = ANY($1) AND removed_at = 0`, []any{texts(nodes)}, func(rows Rows) error {
+			var id offpeak.NodeID
+			var at int64
+			err := rows.Scan(&id, &at)
+			out[id] = moment(at)
+			return err
+		})
+	})
+}
+
 // Touch sets when nodes were last heard.
 func (s *Store) Touch(ctx context.Context, heard map[offpeak.NodeID]time.Time) error {
 	_, err := write(ctx, s, "touch nodes", func(t *verb) (struct{}, error) {
-		for id, at := range heard {
-			if _, err := t.Exec(`UPDATE nodes SET last_heard = $1 WHERE id = $2 AND removed_at = 0 AND last_heard < $1`, micros(at), string(id)); err != nil {
-				return struct{}{}, err
-			}
+		if err := t.lockNodes(slices.Collect(maps.Keys(heard))...); err != nil {
+			return struct{}{}, err
 		}
-		return struct{}{}, nil
+		rows := make([][]any, 0, len(heard))
+		for id, at := range heard {
+			rows = append(rows, []any{micros(at), string(id)})
+		}
+		_, err := t.ExecMany(`UPDATE nodes SET last_heard = $1 WHERE id = $2 AND removed_at = 0 AND last_heard < $1`, rows)
+		return struct{}{}, err
 	})
 	return err
 }

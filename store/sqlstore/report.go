@@ -31,7 +31,7 @@ func (l *lease) observed(now time.Time, ran offpeak.Millis) offpeak.Millis {
 }
 
 func (t *verb) closeTerm(id offpeak.LeaseID, metered offpeak.Millis, at time.Time) error {
-	_, err := t.Exec(`UPDATE lease_terms SET to_at = $1, metered = $2 - COALESCE((SELECT sum(e.metered) FROM lease_terms e WHERE e.lease = $3 AND e.n < lease_terms.n), 0)
+	_, err := t.Exec(`UPDATE lease_terms SET to_at = $1, metered = $2 - COALESCE((SELECT CAST(sum(e.metered) AS BIGINT) FROM lease_terms e WHERE e.lease = $3 AND e.n < lease_terms.n), 0)
 		WHERE lease = $3 AND n = (SELECT max(n) FROM lease_terms WHERE lease = $3)`, micros(at), int64(metered), string(id))
 	return err
 }
@@ -76,6 +76,9 @@ func (s *Store) countStale(ctx context.Context, node offpeak.NodeID, stale *offp
 }
 
 func (s *Store) report(t *verb, r store.Report) (store.Change, error) {
+	if err := t.lockNodes(r.Node); err != nil {
+		return store.Change{}, err
+	}
 	l, j, err := s.fence(t, r.Node, r.Lease, r.Attempt)
 	if l != nil && l.incarnation == r.Incarnation && r.Seq <= l.Seq {
 		if c, ok, again := s.repeated(t, l, j); ok || again != nil {
@@ -380,7 +383,7 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 		l.outcome = string(data(o))
 	}
 	if err := t.must(`UPDATE leases SET state = $1, metered = $2, incarnation = $3, seq = $4, outcome = $5, accepted_incarnation = $6, accepted_seq = $7, reason = $8, detail = $9, exit_code = $10, signal = $11,
-		output = $12, restored = $13, accepted_at = $14, started_at = $15, ended_at = $16, frozen = 0, expires_at = $20 WHERE id = $17 AND attempt = $18 AND state = $19`,
+		output = $12, restored = $13, accepted_at = $14, started_at = $15, ended_at = $16, frozen = FALSE, expires_at = $20 WHERE id = $17 AND attempt = $18 AND state = $19`,
 		string(l.State), int64(l.Metered), string(l.incarnation), l.Seq, l.outcome, string(l.acceptedIncarnation), l.acceptedSeq, string(l.Reason), l.Detail, nullCode(l.ExitCode), l.Signal,
 		string(l.Output), l.Restored, micros(l.acceptedAt), microsOf(l.StartedAt), micros(t.now), string(l.ID), int64(l.Attempt), string(e.wasLease), micros(l.ExpiresAt)); err != nil {
 		return store.Change{}, err

@@ -57,10 +57,11 @@ func nullCode(p *int) any {
 	return int64(*p)
 }
 
-// job reads a job of an account ("" any) with its spec.
+// job reads a job of an account ("" any) with its spec, and locks it where nodes
+// are locked.
 func (s *Store) job(t *verb, account offpeak.AccountID, id offpeak.JobID) (*job, error) {
 	j := &job{}
-	err := t.each(`SELECT `+jobColumns+` FROM jobs WHERE id = $1`, []any{string(id)}, j.scan)
+	err := t.each(`SELECT `+jobColumns+` FROM jobs WHERE id = $1`+t.jobLock, []any{string(id)}, j.scan)
 	if err != nil {
 		return nil, err
 	}
@@ -168,6 +169,18 @@ func (t *verb) lease(id offpeak.LeaseID) (*lease, error) {
 	return l, err
 }
 
+// lockLease locks a lease's node and returns the lease.
+func (t *verb) lockLease(id offpeak.LeaseID) (*lease, error) {
+	l, err := t.lease(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.lockNodes(l.Node); err != nil {
+		return nil, err
+	}
+	return t.lease(id)
+}
+
 func (t *verb) leases(where string, args ...any) ([]*lease, error) {
 	var out []*lease
 	err := t.each(`SELECT `+leaseColumns+` FROM leases WHERE `+where, args, func(rows Rows) error {
@@ -199,6 +212,15 @@ func (s *Store) fence(t *verb, node offpeak.NodeID, id offpeak.LeaseID, attempt 
 		return l, j, &offpeak.StaleLeaseError{Lease: id, Attempt: j.Attempt, State: l.State}
 	}
 	return l, j, nil
+}
+
+// fenceLease is fence for what adds to a lease and moves neither it nor its job:
+// the lease stays live until the verb is done, and its node is not held up.
+func (s *Store) fenceLease(t *verb, node offpeak.NodeID, id offpeak.LeaseID, attempt offpeak.Attempt) (*lease, *job, error) {
+	if err := t.Lock(`SELECT 1 FROM leases WHERE id = $1`+forUpdate, string(id)); err != nil {
+		return nil, nil, err
+	}
+	return s.fence(t, node, id, attempt)
 }
 
 // node is a node with what the store keeps beside it.

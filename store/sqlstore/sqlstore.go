@@ -1,13 +1,18 @@
 // Package sqlstore is the body of the store that both SQL engines share: every
 // verb of store.Store as statements that SQLite and PostgreSQL accept alike.
 //
-// It owns what a verb reads and writes within one transaction. It does not know
-// how transactions are begun, grouped and made durable, how files or servers
-// are opened, nor how an engine's errors are told apart: that is DB, which
-// package sqlite (and later postgres) implements.
+// It owns what a verb reads and writes within one transaction, and in which order
+// it locks. It does not know how transactions are begun, grouped and made durable,
+// how files or servers are opened, nor how an engine's errors are told apart: that
+// is DB, which packages sqlite and postgres implement.
 //
-// All of a store's methods may be called at once; those that write rely on the
-// DB for isolation, and guard every UPDATE by the state they read all the same.
+// All of a store's methods may be called at once. SQLite has one writer; in
+// PostgreSQL a verb locks the rows it decides on before it reads them: nodes, in
+// the order of their ids, then jobs, then accounts. A job with a live lease, and
+// that lease, are only changed under the lock of the lease's node, so whoever
+// holds it waits for nobody. Every UPDATE is guarded by the state that was read
+// all the same.
+//
 // A function handed to DB may run more than once, so it has no effect outside
 // its transaction but to set the results of its verb.
 //
@@ -36,19 +41,32 @@ type DB interface {
 	Write(ctx context.Context, fn func(tx Tx) error) error
 	// Read runs fn over one consistent snapshot.
 	Read(ctx context.Context, fn func(tx Tx) error) error
-	// Now is the store's time.
-	Now() time.Time
 	// Backup writes a consistent copy to path, which must not exist.
 	Backup(ctx context.Context, path string) error
 	Close() error
 }
 
-// Tx is one transaction. Statements have numbered parameters ($1, $2, …), and
-// what it returns is classified: ErrStorage and ErrUnavailable mean what they
-// mean in package store.
+// Tx is one transaction. Statements are PostgreSQL's, in so far as SQLite takes
+// them too after three words were changed: numbered parameters ($1, $2, …), lists
+// (= ANY($1), where $1 is a []string) and row locks (FOR NO KEY UPDATE, which an
+// engine with one writer leaves out; others may refer to the row meanwhile, as
+// after a plain FOR UPDATE they may not). What it returns is classified: ErrStorage
+// and ErrUnavailable mean what they mean in package store.
 type Tx interface {
+	// Now is the store's time.
+	Now() time.Time
+	// Cursor is the cursor of the transaction's next event, nil where the engine
+	// counts them itself.
+	Cursor() any
+	// Horizon is the cursor up to which every event there will ever be can be read.
+	Horizon() int64
 	Exec(query string, args ...any) (rows int64, err error)
+	// ExecMany runs one statement for each of several lists of arguments, in one
+	// round trip where the engine can, and returns how many rows each changed.
+	ExecMany(query string, args [][]any) (rows []int64, err error)
 	Query(query string, args ...any) (Rows, error)
+	// Lock runs a statement that only locks. An engine with one writer does nothing.
+	Lock(query string, args ...any) error
 	// Sub runs fn so that an error undoes what fn did and nothing else.
 	Sub(fn func() error) error
 }
@@ -63,6 +81,8 @@ type Rows interface {
 
 // Config is what a Store decides with.
 type Config struct {
+	// Hub is the hub that writes, which its events name.
+	Hub offpeak.HubID
 	// Rand jitters the pauses between attempts.
 	Rand *rand.Rand
 	// Unguarded leaves the capacity out of the claim's condition. Tests only:
@@ -70,7 +90,7 @@ type Config struct {
 	Unguarded bool
 }
 
-// Store is a store.Store over a DB.
+// Store is a store.Store over a DB, but for what hubs know of each other.
 type Store struct {
 	db  DB
 	cfg Config
@@ -79,8 +99,6 @@ type Store struct {
 	rand  *rand.Rand                    // handed to AfterEnd
 	specs map[offpeak.Hash]offpeak.Spec // specs read lately; they never change
 }
-
-var _ store.Store = (*Store)(nil)
 
 // New returns a store over db, whose schema is in place.
 func New(db DB, cfg Config) *Store {
@@ -105,13 +123,13 @@ func (s *Store) Close() error { return s.db.Close() }
 func write[T any](ctx context.Context, s *Store, what string, fn func(t *verb) (T, error)) (T, error) {
 	var out, none T
 	err := s.db.Write(ctx, func(tx Tx) error {
-		t := verb{Tx: tx, now: s.db.Now()}
+		t := verb{Tx: tx, now: tx.Now()}
 		v, err := fn(&t)
 		if err != nil {
 			return err
 		}
 		out = v
-		return t.flush()
+		return t.flush(string(s.cfg.Hub))
 	})
 	if err != nil {
 		return none, fmt.Errorf("%s: %w", what, err)
@@ -123,7 +141,7 @@ func write[T any](ctx context.Context, s *Store, what string, fn func(t *verb) (
 func read[T any](ctx context.Context, s *Store, what string, fn func(t *verb) (T, error)) (T, error) {
 	var out, none T
 	err := s.db.Read(ctx, func(tx Tx) (err error) {
-		out, err = fn(&verb{Tx: tx, now: s.db.Now()})
+		out, err = fn(&verb{Tx: tx, now: tx.Now()})
 		return err
 	})
 	if err != nil {
@@ -138,6 +156,27 @@ type verb struct {
 	now    time.Time
 	events []offpeak.Event
 	audits []audit
+	// jobLock ends the reading of a job: a lock once nodes are locked, as what
+	// happens to a lease and its job happens under its node's lock.
+	jobLock string
+}
+
+const forUpdate = ` FOR NO KEY UPDATE`
+
+// lockNodes locks nodes, before anything of them is read, and has the jobs that
+// are read from then on locked too.
+func (t *verb) lockNodes(ids ...offpeak.NodeID) error {
+	t.jobLock = forUpdate
+	return t.Lock(`SELECT 1 FROM nodes WHERE id = ANY($1) ORDER BY id`+forUpdate, texts(ids))
+}
+
+// texts are ids as a statement takes a list.
+func texts[S ~string](ids []S) []string {
+	out := make([]string, len(ids))
+	for i, id := range ids {
+		out[i] = string(id)
+	}
+	return out
 }
 
 // row reads one row; ErrNotFound when there is none.
@@ -192,10 +231,19 @@ func (t *verb) must(query string, args ...any) error {
 		return err
 	}
 	if n != 1 {
-		return offpeak.ErrConflict
+		return &RacedError{}
 	}
 	return nil
 }
+
+// RacedError says that what a verb had read was changed under it, so it changed
+// nothing and may run again.
+type RacedError struct{}
+
+func (*RacedError) Error() string { return "it was changed meanwhile" }
+
+// Unwrap makes errors.Is(e, offpeak.ErrConflict) true.
+func (*RacedError) Unwrap() error { return offpeak.ErrConflict }
 
 func (t *verb) event(e offpeak.Event) { t.events = append(t.events, e) }
 
@@ -219,15 +267,15 @@ func byNode(account offpeak.AccountID, node offpeak.NodeID) offpeak.Actor {
 
 // flush writes events and audit rows. Several rows in one statement cost much
 // less than as many statements.
-func (t *verb) flush() error {
+func (t *verb) flush(hub string) error {
 	at := micros(t.now)
 	for len(t.events) > 0 {
 		n := chunk(len(t.events))
-		args := make([]any, 0, 9*n)
+		args := make([]any, 0, 11*n)
 		for _, e := range t.events[:n] {
-			args = append(args, at, e.Type, string(e.Account), string(e.Job), int64(e.Attempt), string(e.Lease), string(e.Node), string(e.Reason), string(e.Data))
+			args = append(args, t.Cursor(), at, e.Type, string(e.Account), string(e.Job), int64(e.Attempt), string(e.Lease), string(e.Node), string(e.Reason), string(e.Data), hub)
 		}
-		if _, err := t.Exec(insertMany("events", "at, type, account, job, attempt, lease, node, reason, data", 9, n), args...); err != nil {
+		if _, err := t.Exec(insertMany("events", "cursor, at, type, account, job, attempt, lease, node, reason, data, hub", 11, n), args...); err != nil {
 			return fmt.Errorf("write events: %w", err)
 		}
 		t.events = t.events[n:]
@@ -298,6 +346,10 @@ func once[T any](t *verb, op store.Op, what, object string, fn func() (T, error)
 		return out, false, err
 	}
 	if out, err = fn(); err != nil {
+		// It may have failed because the same operation was done meanwhile.
+		if done, again := t.exists(`SELECT 1 FROM operations WHERE id = $1`, string(op.ID)); again == nil && done {
+			err = &RacedError{}
+		}
 		return out, false, err
 	}
 	kept, err := json.Marshal(out)

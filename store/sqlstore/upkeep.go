@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
 	"offpeak"
@@ -20,16 +21,16 @@ func (s *Store) Events(ctx context.Context, account offpeak.AccountID, after int
 		if after < floor {
 			return nil, fmt.Errorf("events after %d were pruned up to %d: %w", after, floor, offpeak.ErrNotFound)
 		}
-		q, args := `SELECT cursor, at, type, account, job, attempt, lease, node, reason, data FROM events WHERE cursor > $1`, []any{after, int64(limit)}
+		q, args := `SELECT cursor, at, type, account, job, attempt, lease, node, reason, data, hub FROM events WHERE cursor > $1 AND cursor <= $3`, []any{after, int64(limit), t.Horizon()}
 		if account != "" {
-			q, args = q+` AND account = $3`, append(args, string(account))
+			q, args = q+` AND account = $4`, append(args, string(account))
 		}
 		var out []offpeak.Event
 		err = t.each(q+` ORDER BY cursor LIMIT $2`, args, func(rows Rows) error {
 			var e offpeak.Event
 			var at int64
 			var data string
-			err := rows.Scan(&e.Cursor, &at, &e.Type, &e.Account, &e.Job, &e.Attempt, &e.Lease, &e.Node, &e.Reason, &data)
+			err := rows.Scan(&e.Cursor, &at, &e.Type, &e.Account, &e.Job, &e.Attempt, &e.Lease, &e.Node, &e.Reason, &data, &e.Hub)
 			e.At = moment(at)
 			if data != "" {
 				e.Data = json.RawMessage(data)
@@ -51,7 +52,7 @@ func (t *verb) pruned() (cursor int64, err error) {
 func (s *Store) LastEvent(ctx context.Context) (int64, error) {
 	return read(ctx, s, "read the newest event", func(t *verb) (int64, error) {
 		var last int64
-		if err := t.row(`SELECT COALESCE(max(cursor), 0) FROM events`, nil, &last); err != nil {
+		if err := t.row(`SELECT COALESCE(max(cursor), 0) FROM events WHERE cursor <= $1`, []any{t.Horizon()}, &last); err != nil {
 			return 0, err
 		}
 		floor, err := t.pruned()
@@ -154,7 +155,7 @@ func pruneEvents(t *verb, before int64, limit int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, err = t.Exec(`INSERT INTO meta (key, value) VALUES ('events_pruned', CAST($1 AS TEXT)) ON CONFLICT (key) DO UPDATE SET value = excluded.value`, upTo)
+	_, err = t.Exec(`INSERT INTO meta (key, value) VALUES ('events_pruned', $1) ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(upTo, 10))
 	return int(n), err
 }
 

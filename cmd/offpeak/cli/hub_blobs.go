@@ -10,6 +10,7 @@ import (
 	"offpeak"
 	"offpeak/blob/place"
 	"offpeak/cmd/offpeak/cli/world"
+	"offpeak/hub"
 	"offpeak/hub/data"
 	"offpeak/store"
 )
@@ -46,4 +47,27 @@ func (o *hubOptions) checkBlobs(ctx context.Context, db store.Store, blobs *plac
 	}
 	return world.Hint(fmt.Errorf("open blobs at %s: a grid's blobs lie there, and this hub's database is new", o.blobs),
 		"Use the database of that grid (a backup comes back with `offpeak restore`), or another --blobs for a new grid.")
+}
+
+// join has the hub join its grid, with its blobs where the grid's are.
+func (s *service) join(ctx context.Context, h *hub.Hub) error {
+	if s.options.blobsMoved {
+		if err := s.store.MoveBlobs(ctx, s.id, s.options.blobsIn(s.blobs)); err != nil {
+			return world.Hint(err, "Stop the other hubs, copy the blobs, then start this one with --blobs-moved and the others without.")
+		}
+	}
+	err := h.Join(ctx)
+	if elsewhere := new(store.BlobsElsewhereError); errors.As(err, &elsewhere) {
+		return world.Hint(err, "Give this hub the same --blobs as the others. If the blobs were copied here, stop the other hubs and start this one with --blobs-moved.")
+	}
+	return err
+}
+
+// blobsIn says where blobs lie, the same for hubs that reach the same: another
+// hub's own folder is another place.
+func (o *hubOptions) blobsIn(p *place.Place) string {
+	if p.ID == place.Own {
+		return "the data folder " + o.place()
+	}
+	return p.ID
 }

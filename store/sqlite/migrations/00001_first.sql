@@ -331,7 +331,9 @@ CREATE TABLE events (
     lease   TEXT NOT NULL,
     node    TEXT NOT NULL,
     reason  TEXT NOT NULL,
-    data    TEXT NOT NULL
+    data    TEXT NOT NULL,
+    -- The hub that wrote it; '' where there is one.
+    hub     TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX events_account ON events (account, cursor);
 

@@ -1,0 +1,123 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// oldestServer is the oldest server_version_num that will do.
+const oldestServer = 150000
+
+// open connects, looks at the server, and brings the schema up to date.
+func (d *db) open(ctx context.Context) (err error) {
+	if d.pool, err = pgxpool.NewWithConfig(ctx, d.cfg); err != nil {
+		return classify(err)
+	}
+	defer func() {
+		if err != nil {
+			d.pool.Close()
+		}
+	}()
+	if err := d.examine(ctx); err != nil {
+		return err
+	}
+	if err := d.migrate(ctx); err != nil {
+		return err
+	}
+	return d.settleIn(ctx)
+}
+
+// examine refuses servers that a grid can't rely on.
+func (d *db) examine(ctx context.Context) error {
+	var version int
+	var replica bool
+	if err := d.pool.QueryRow(ctx, `SELECT CAST(current_setting('server_version_num') AS INT), pg_is_in_recovery()`).Scan(&version, &replica); err != nil {
+		return classify(err)
+	}
+	switch {
+	case version < oldestServer:
+		return &RefusedError{Why: fmt.Sprintf("the server is PostgreSQL %d, 15 is the oldest that will do: upgrade it", version/10000)}
+	case replica:
+		return &RefusedError{Why: "the server is a read replica: name the primary, or all servers with target_session_attrs=read-write"}
+	}
+	return nil
+}
+
+// migrate brings the schema up to date. One hub at a time does; the others wait
+// for it. A schema that is newer is worked with as long as it says that it can be:
+// so hubs are upgraded one by one.
+func (d *db) migrate(ctx context.Context) error {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return err
+	}
+	cfg := d.cfg.ConnConfig.Copy()
+	// A migration may wait for its turn, and take its time.
+	cfg.RuntimeParams["lock_timeout"] = "0"
+	cfg.RuntimeParams["statement_timeout"] = "0"
+	cfg.RuntimeParams["idle_in_transaction_session_timeout"] = "0"
+	pool := stdlib.OpenDB(*cfg)
+	defer pool.Close()
+	turn, err := lock.NewPostgresSessionLocker()
+	if err != nil {
+		return err
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, pool, files, goose.WithSessionLocker(turn))
+	if err != nil {
+		return classify(err)
+	}
+	sources := p.ListSources()
+	know := sources[len(sources)-1].Version
+	have, err := p.GetDBVersion(ctx)
+	if err != nil {
+		return classify(err)
+	}
+	if have > know {
+		return d.compatible(ctx, have, know)
+	}
+	if have < know {
+		if _, err := p.Up(ctx); err != nil {
+			return fmt.Errorf("migrate from version %d: %w", have, classify(err))
+		}
+	}
+	return nil
+}
+
+func (d *db) compatible(ctx context.Context, have, know int64) error {
+	var oldest int64
+	if err := d.pool.QueryRow(ctx, `SELECT oldest_hub FROM grid`).Scan(&oldest); err != nil {
+		return classify(err)
+	}
+	if know < oldest {
+		return &RefusedError{Why: fmt.Sprintf("the schema has version %d and is for hubs that know version %d or newer, this one knows up to %d: use the newer offpeak", have, oldest, know)}
+	}
+	d.newer = true
+	d.opts.Log.Warn("the schema is newer than this hub, which it can still work with: upgrade the hub", "schema", have, "knows", know)
+	return nil
+}
+
+// settleIn makes event cursors grow on, where the rows came here from another
+// database, whose transactions had other ids.
+func (d *db) settleIn(ctx context.Context) error {
+	if d.opts.Unguarded {
+		if _, err := d.pool.Exec(ctx, `ALTER TABLE nodes DROP CONSTRAINT IF EXISTS nodes_check, DROP CONSTRAINT IF EXISTS nodes_check1, DROP CONSTRAINT IF EXISTS nodes_check2`); err != nil {
+			return classify(err)
+		}
+	}
+	_, err := d.pool.Exec(ctx, `UPDATE grid SET
+		system = CAST(c.system_identifier AS TEXT),
+		event_epoch = greatest(event_epoch, (SELECT COALESCE(max(cursor), 0) FROM events) / $1 + 1 - CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT),
+			(SELECT CAST(value AS BIGINT) FROM meta WHERE key = 'events_pruned') / $1 + 1 - CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT))
+		FROM pg_control_system() c WHERE grid.system <> CAST(c.system_identifier AS TEXT)`, int64(perTransaction))
+	return classify(err)
+}

@@ -1,0 +1,203 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"offpeak/store/sqlstore"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The first statement of a transaction asks for all it needs to know of its time
+// and place. A write learns its id, by which its outcome can be asked for and by
+// which its events are numbered; a read learns up to where events are complete:
+// every transaction below the oldest one that runs has ended.
+const (
+	storeTime = `CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT) + clock_shift, clock_shift`
+	writeTime = `SELECT ` + storeTime + `, CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT), event_epoch FROM grid`
+	readTime  = `SELECT ` + storeTime + `, CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT), event_epoch FROM grid`
+)
+
+// perTransaction is how many events one transaction may write: the lower 16 bits
+// of a cursor, so that cursors stay exact in JSON for 2^37 transactions.
+const perTransaction = 1 << 16
+
+// tx is one transaction on one connection.
+type tx struct {
+	ctx   context.Context
+	c     *pgx.Conn
+	db    *db
+	now   time.Time
+	xid   int64 // of a read: the oldest that runs
+	epoch int64
+	// events counts the cursors that were given.
+	events int64
+	depth  int
+}
+
+// begin opens a transaction and reads its time, in one round trip. A clock that
+// jumped is put right first.
+func (t *tx) begin(begin, read string) error {
+	for range 3 {
+		before := t.db.clock.read()
+		b := &pgx.Batch{}
+		b.Queue(begin)
+		b.Queue(read)
+		r := t.c.SendBatch(t.ctx, b)
+		_, err := r.Exec()
+		var us, shift int64
+		if err == nil {
+			err = r.QueryRow().Scan(&us, &shift, &t.xid, &t.epoch)
+		}
+		if end := r.Close(); err == nil {
+			err = end
+		}
+		if err != nil {
+			return fmt.Errorf("begin: %w", classify(err))
+		}
+		t.now = time.UnixMicro(us).UTC()
+		jump := t.db.clock.look(t.now, before)
+		if jump == 0 || t.db.opts.Now != nil {
+			break
+		}
+		if err := t.end("ROLLBACK"); err != nil {
+			return err
+		}
+		if err := t.db.correct(t.ctx, t.c, jump, shift); err != nil {
+			return err
+		}
+	}
+	if t.db.opts.Now != nil {
+		t.now = t.db.opts.Now().UTC().Truncate(time.Microsecond)
+	}
+	return nil
+}
+
+// end ends the transaction. Nobody's hurry cuts off a COMMIT.
+func (t *tx) end(how string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), statementFor)
+	defer cancel()
+	if t.c.IsClosed() {
+		return fmt.Errorf("%s: %w", strings.ToLower(how), lostConnection())
+	}
+	tag, err := t.c.Exec(ctx, how)
+	if err != nil {
+		return fmt.Errorf("%s: %w", strings.ToLower(how), classify(err))
+	}
+	if how == "COMMIT" && tag.String() == "ROLLBACK" {
+		return fmt.Errorf("commit: an earlier statement had failed: %w", &sqlstore.RacedError{})
+	}
+	return nil
+}
+
+// Now is the store's time when the transaction began.
+func (t *tx) Now() time.Time { return t.now }
+
+// Cursor numbers the transaction's events.
+func (t *tx) Cursor() any {
+	t.events++
+	return (t.xid+t.epoch)*perTransaction + t.events - 1
+}
+
+// Horizon is the last cursor below the oldest transaction that runs.
+func (t *tx) Horizon() int64 { return (t.xid+t.epoch)*perTransaction - 1 }
+
+func (t *tx) Exec(query string, args ...any) (int64, error) {
+	tag, err := t.c.Exec(t.ctx, query, bound(args)...)
+	if err != nil {
+		return 0, classify(err)
+	}
+	return tag.RowsAffected(), t.countEvents()
+}
+
+// countEvents refuses a transaction that has more events than cursors.
+func (t *tx) countEvents() error {
+	if t.events > perTransaction {
+		return fmt.Errorf("one transaction writes %d events, %d is the most", t.events, perTransaction)
+	}
+	return nil
+}
+
+// Lock runs a statement that only locks.
+func (t *tx) Lock(query string, args ...any) error {
+	_, err := t.Exec(query, args...)
+	return err
+}
+
+func (t *tx) ExecMany(query string, args [][]any) ([]int64, error) {
+	if len(args) == 0 {
+		return nil, nil
+	}
+	b := &pgx.Batch{}
+	for _, a := range args {
+		b.Queue(query, bound(a)...)
+	}
+	r := t.c.SendBatch(t.ctx, b)
+	rows := make([]int64, len(args))
+	var err error
+	for i := range args {
+		tag, failed := r.Exec()
+		if failed != nil {
+			err = failed
+			break
+		}
+		rows[i] = tag.RowsAffected()
+	}
+	if end := r.Close(); err == nil {
+		err = end
+	}
+	return rows, classify(err)
+}
+
+func (t *tx) Query(query string, args ...any) (sqlstore.Rows, error) {
+	r, err := t.c.Query(t.ctx, query, bound(args)...)
+	if err != nil {
+		return nil, classify(err)
+	}
+	return rows{r}, nil
+}
+
+// Sub runs fn in a savepoint.
+func (t *tx) Sub(fn func() error) error {
+	t.depth++
+	defer func() { t.depth-- }()
+	name := fmt.Sprintf("s%d", t.depth)
+	if _, err := t.Exec(`SAVEPOINT ` + name); err != nil {
+		return err
+	}
+	err := fn()
+	if err == nil {
+		_, err = t.Exec(`RELEASE SAVEPOINT ` + name)
+		return err
+	}
+	if broken(err) {
+		return err
+	}
+	if _, undo := t.Exec(`ROLLBACK TO SAVEPOINT ` + name); undo != nil {
+		return fmt.Errorf("undo after %w: %w", err, undo)
+	}
+	return err
+}
+
+// bound are arguments as the server takes them: its texts hold no zero byte.
+func bound(args []any) []any {
+	for i, a := range args {
+		if s, ok := a.(string); ok && strings.IndexByte(s, 0) >= 0 {
+			args[i] = strings.ReplaceAll(s, "\x00", "\uFFFD")
+		}
+	}
+	return args
+}
+
+// rows classifies what pgx returns.
+type rows struct{ pgx.Rows }
+
+func (r rows) Scan(dest ...any) error { return classify(r.Rows.Scan(dest...)) }
+func (r rows) Err() error             { return classify(r.Rows.Err()) }
+func (r rows) Close() error {
+	r.Rows.Close()
+	return classify(r.Rows.Err())
+}
