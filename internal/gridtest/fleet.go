@@ -6,8 +6,10 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
-	"sync"
+	"slices"
 	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"offpeak"
 	"offpeak/wire"
@@ -30,46 +32,53 @@ func (g *Grid) Fleet(n int) []*Virtual {
 	if err != nil {
 		g.t.Fatalf("make a join token: %v", err)
 	}
-	join, err := wire.DecodeJoinToken(tok.Secret)
-	if err != nil {
-		g.t.Fatalf("read the join token: %v", err)
-	}
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-	nodes := make([]*Virtual, n)
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= n {
-					return
-				}
-				v, err := g.enrol(client, tok.Token.ID, join.Token, fmt.Sprintf("v%05d", i))
-				if err != nil {
-					g.t.Error(err)
-					return
-				}
-				nodes[i] = v
-			}
-		})
-	}
-	wg.Wait()
-	if g.t.Failed() {
-		g.t.FailNow()
+	nodes, err := JoinMany(context.Background(), n, func(i int) Joining {
+		return Joining{Client: client, Base: "http://" + g.Addr, Token: tok, Name: fmt.Sprintf("v%05d", i), CPU: 8000}
+	})
+	if err != nil {
+		g.t.Fatal(err)
 	}
 	return nodes
 }
 
-func (g *Grid) enrol(client *http.Client, join offpeak.TokenID, secret, name string) (*Virtual, error) {
-	ctx := context.Background()
+// Joining is what a virtual node joins with.
+type Joining struct {
+	Client *http.Client
+	// Base is the hub's address.
+	Base  string
+	Token wire.CreatedToken
+	Name  string
+	// CPU is what it has, in thousandths of a core.
+	CPU int64
+}
+
+// JoinMany joins n virtual nodes, sixteen at a time.
+func JoinMany(ctx context.Context, n int, with func(i int) Joining) ([]*Virtual, error) {
+	nodes := make([]*Virtual, n)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(16)
+	for i := range nodes {
+		group.Go(func() (err error) {
+			nodes[i], err = with(i).join(ctx)
+			return err
+		})
+	}
+	return nodes, group.Wait()
+}
+
+func (j Joining) join(ctx context.Context) (*Virtual, error) {
+	secret, err := wire.DecodeJoinToken(j.Token.Secret)
+	if err != nil {
+		return nil, fmt.Errorf("read the join token: %w", err)
+	}
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	d := wire.Direct{Client: client, Base: "http://" + g.Addr, Token: secret, Agent: "gridtest"}
-	in, err := d.Enrol(ctx, wire.Enrol{Name: name, Key: pub, Proof: ed25519.Sign(key, wire.EnrolMessage(join)), Inventory: offpeak.Inventory{
-		Hostname: name, OS: "linux", Arch: "amd64", CPU: 8000, Memory: 16 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process"}, Version: "gridtest"}})
+	d := wire.Direct{Client: j.Client, Base: j.Base, Token: secret.Token, Agent: "gridtest"}
+	in, err := d.Enrol(ctx, wire.Enrol{Name: j.Name, Key: pub, Proof: ed25519.Sign(key, wire.EnrolMessage(j.Token.Token.ID)), Inventory: offpeak.Inventory{
+		Hostname: j.Name, OS: "linux", Arch: "amd64", CPU: j.CPU, Memory: 16 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process"}, Version: "gridtest"}})
 	if err != nil {
 		return nil, err
 	}
@@ -100,13 +109,12 @@ func (v *Virtual) Beat(ctx context.Context) (wire.Sync, error) {
 	return v.Direct.Heartbeat(ctx, wire.Heartbeat{Incarnation: v.inc, Seq: v.seq.Add(1), Availability: offpeak.NodeAvailable, Held: v.held})
 }
 
+// Holds is how many leases were reported as held.
+func (v *Virtual) Holds() int { return len(v.held) }
+
 // Run reports that an offered lease was accepted and runs; it is held then.
 func (v *Virtual) Run(ctx context.Context, l wire.Desired) error {
-	if err := v.report(ctx, l, wire.Report{Kind: "accepted"}, wire.Report{Kind: "running", Started: true}); err != nil {
-		return err
-	}
-	v.held = append(v.held, wire.HeldLease{Lease: l.Lease, Attempt: l.Attempt})
-	return nil
+	return v.report(ctx, About(l, wire.Report{Kind: "accepted"}), About(l, wire.Report{Kind: "running", Started: true}))
 }
 
 // End reports the end of a lease.
@@ -115,32 +123,46 @@ func (v *Virtual) End(ctx context.Context, l wire.Desired, reason offpeak.EndRea
 	if reason == offpeak.EndCompleted {
 		end.ExitCode = new(int)
 	}
-	if err := v.report(ctx, l, end); err != nil {
-		return err
-	}
-	kept := v.held[:0:0]
-	for _, h := range v.held {
-		if h.Lease != l.Lease {
-			kept = append(kept, h)
-		}
-	}
-	v.held = kept
-	return nil
+	return v.report(ctx, About(l, end))
 }
 
-func (v *Virtual) report(ctx context.Context, l wire.Desired, reports ...wire.Report) error {
-	for i := range reports {
-		r := &reports[i]
-		r.Lease, r.Attempt, r.Incarnation, r.Seq = l.Lease, l.Attempt, v.inc, v.seq.Add(1)
-	}
-	results, err := v.Direct.Report(ctx, reports)
+// About is a report of a lease.
+func About(l wire.Desired, r wire.Report) wire.Report {
+	r.Lease, r.Attempt = l.Lease, l.Attempt
+	return r
+}
+
+func (v *Virtual) report(ctx context.Context, reports ...wire.Report) error {
+	results, err := v.Report(ctx, reports)
 	if err != nil {
 		return err
 	}
 	for i, r := range results {
 		if r.Problem != nil {
-			return fmt.Errorf("report %s of %s: %w", reports[i].Kind, l.Lease, r.Problem)
+			return fmt.Errorf("report %s of %s: %w", reports[i].Kind, reports[i].Lease, r.Problem)
 		}
 	}
 	return nil
+}
+
+// Report makes reports in one request, and holds from then on what they say.
+func (v *Virtual) Report(ctx context.Context, reports []wire.Report) ([]wire.ReportResult, error) {
+	for i := range reports {
+		reports[i].Incarnation, reports[i].Seq = v.inc, v.seq.Add(1)
+	}
+	results, err := v.Direct.Report(ctx, reports)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range results {
+		of := func(h wire.HeldLease) bool { return h.Lease == reports[i].Lease }
+		switch holds := slices.ContainsFunc(v.held, of); {
+		case r.Problem != nil:
+		case r.State.Terminal():
+			v.held = slices.DeleteFunc(v.held, of)
+		case !holds:
+			v.held = append(v.held, wire.HeldLease{Lease: reports[i].Lease, Attempt: reports[i].Attempt})
+		}
+	}
+	return results, nil
 }
