@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -18,7 +19,8 @@ func cycleSpec() offpeak.Spec {
 
 // BenchmarkCycle measures jobs from submission over claim and acknowledged start
 // to accepted success, with virtual agents in another process, and what it costs
-// whom. Every iteration is a load.
+// whom, against what the same changes of the same rows cost as bare statements of
+// many rows. Every iteration is a load, between two of the bare side.
 func BenchmarkCycle(b *testing.B) {
 	for _, e := range engines() {
 		b.Run(e.String(), func(b *testing.B) {
@@ -29,14 +31,18 @@ func BenchmarkCycle(b *testing.B) {
 			load := loadOrder{Hubs: c.bases(), Token: c.client.Token, Spec: cycleSpec(), Jobs: 500, Clients: 64, Window: 512}
 			f.do(order{Load: &load}) // warm everything up
 			load.Jobs = 4000
+			bare := newBareSQL(b, c, 4)
+			bare.rate(640)
+			var ours, theirs []float64
 			for b.Loop() {
+				theirs = append(theirs, bare.rate(load.Jobs))
 				before := c.metrics()
 				hubs, database := c.used()
 				self := cpuOf(f.cmd.Process.Pid)
 				d := f.do(order{Load: &load})
 				h, db := c.used()
 				n := float64(load.Jobs) * 1e6
-				b.ReportMetric(float64(load.Jobs)/d.Took.Seconds(), "jobs/s")
+				ours = append(ours, float64(load.Jobs)/d.Took.Seconds())
 				b.ReportMetric(float64(h-hubs)/n, "ms-hub/job")
 				b.ReportMetric(float64(db-database)/n, "ms-db/job")
 				b.ReportMetric(float64(cpuOf(f.cmd.Process.Pid)-self)/n, "ms-fleet/job")
@@ -47,9 +53,19 @@ func BenchmarkCycle(b *testing.B) {
 				b.ReportMetric(rose("store_verbs_total")/rose("store_commits_total"), "verbs/commit")
 				b.ReportMetric(rose("claim_batch_size_sum")/rose("claim_batch_size_count"), "claims/batch")
 			}
+			theirs = append(theirs, bare.rate(load.Jobs))
+			o, t := middle(ours), middle(theirs)
+			b.ReportMetric(o, "jobs/s")
+			b.ReportMetric(t, "bare/s")
+			b.ReportMetric(100*o/t, "%bare")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+func middle(v []float64) float64 {
+	s := slices.Sorted(slices.Values(v))
+	return s[len(s)/2]
 }
 
 func report(b *testing.B, d done) {
