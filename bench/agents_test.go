@@ -138,11 +138,16 @@ func (a *agents) obey(o order) (done, error) {
 	return done{}, errors.New("an empty order")
 }
 
+// direct speaks to the i-th of the hubs in turn.
+func (a *agents) direct(hubs []string, i int, token string) wire.Direct {
+	return wire.Direct{Client: a.client, Base: hubs[i%len(hubs)], Token: token, Agent: "bench"}
+}
+
 // join makes the agents and has them listen, report and beat from then on.
 func (a *agents) join(o *joinOrder) error {
 	a.hold = o.Hold
-	nodes, err := gridtest.JoinMany(a.ctx, o.Nodes, func(i int) gridtest.Joining {
-		return gridtest.Joining{Client: a.client, Base: o.Hubs[i%len(o.Hubs)], Token: o.Token, Name: fmt.Sprintf("%s%05d", o.Names, i), CPU: int64(o.Slots) * 1000}
+	nodes, err := gridtest.JoinMany(a.ctx, o.Nodes, o.Token, func(i int) gridtest.Joining {
+		return gridtest.Joining{Direct: a.direct(o.Hubs, i, ""), Name: fmt.Sprintf("%s%05d", o.Names, i), CPU: int64(o.Slots) * 1000}
 	})
 	if err != nil {
 		return err
@@ -216,7 +221,7 @@ func (n *agent) take(s *wire.Sync) {
 		}
 		n.told[l.Lease] = struct{}{}
 		n.fleet.jobs.claimed(l.Job)
-		n.next = append(n.next, step{l.Job, gridtest.About(l, wire.Report{Kind: "running", Started: true})})
+		n.next = append(n.next, step{l.Job, wire.Report{Lease: l.Lease, Attempt: l.Attempt, Kind: "running", Started: true}})
 	}
 	n.ring()
 }
@@ -397,7 +402,7 @@ func (a *agents) load(o *loadOrder) (done, error) {
 	var next atomic.Int64
 	group := errgroup.Group{}
 	for c := range o.Clients {
-		d := wire.Direct{Client: a.client, Base: o.Hubs[c%len(o.Hubs)], Token: o.Token, Agent: "bench"}
+		d := a.direct(o.Hubs, c, o.Token)
 		group.Go(func() error {
 			for {
 				i := next.Add(1)

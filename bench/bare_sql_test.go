@@ -81,7 +81,7 @@ func newBareSQL(b *testing.B, c *cluster, lanes int) *bareSQL {
 	s := &bareSQL{b: b}
 	if c.server == nil {
 		s.script = readScript(b, "sqlite")
-		path := filepath.Join(c.dir, "bare.db")
+		path := filepath.Join(c.Dir, "bare.db")
 		st, err := sqlite.Open(ctx, path, sqlite.Options{})
 		if err != nil {
 			b.Fatal(err)

@@ -6,7 +6,13 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/internal/gridtest"
 )
+
+// calm are the timers that a hub has by default.
+func calm() gridtest.Timers {
+	return gridtest.Timers{Heartbeat: 5 * time.Second, Timeout: time.Minute, Offer: 15 * time.Second, Tick: time.Second}
+}
 
 // cycleSpec is a job of one core that does nothing.
 func cycleSpec() offpeak.Spec {
@@ -25,10 +31,10 @@ func BenchmarkCycle(b *testing.B) {
 	for _, e := range engines() {
 		b.Run(e.String(), func(b *testing.B) {
 			const nodes, slots = 64, 8
-			c := startCluster(b, e, "--heartbeat", "5s")
+			c := startCluster(b, e, calm())
 			f := startFleet(b)
-			f.do(order{Join: &joinOrder{Hubs: c.bases(), Token: c.joinToken(nodes), Names: "v", Nodes: nodes, Slots: slots, Every: 5 * time.Second}})
-			load := loadOrder{Hubs: c.bases(), Token: c.client.Token, Spec: cycleSpec(), Jobs: 500, Clients: 64, Window: 512}
+			f.do(order{Join: &joinOrder{Hubs: c.URLs(), Token: c.JoinToken(nodes), Names: "v", Nodes: nodes, Slots: slots, Every: 5 * time.Second}})
+			load := loadOrder{Hubs: c.URLs(), Token: c.Client.Token, Spec: cycleSpec(), Jobs: 500, Clients: 64, Window: 512}
 			f.do(order{Load: &load}) // warm everything up
 			load.Jobs = 4000
 			bare := newBareSQL(b, c, 4)

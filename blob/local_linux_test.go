@@ -45,7 +45,7 @@ func TestLocalFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Space that comes back is used at once.
-	if err := l.Remove(t.Context(), kept); err != nil {
+	if err := l.remove(kept); err != nil {
 		t.Fatal(err)
 	}
 	put(t, l, bytes.Repeat([]byte("s"), 2<<20))

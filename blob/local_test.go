@@ -87,7 +87,7 @@ func TestLocalKeepsBlobs(t *testing.T) {
 		t.Fatalf("after reopening: %q, %v", got, err)
 	}
 	for range 2 {
-		if err := again.Remove(t.Context(), h); err != nil {
+		if err := again.remove(h); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -144,7 +144,7 @@ func TestLocalRefuses(t *testing.T) {
 		if has, err := l.Has(t.Context(), h); has || err != nil {
 			t.Errorf("Has(%q) = %v, %v", h, has, err)
 		}
-		if err := l.Remove(t.Context(), h); err != nil {
+		if err := l.remove(h); err != nil {
 			t.Errorf("Remove(%q): %v", h, err)
 		}
 	}
@@ -207,7 +207,7 @@ func TestLocalLocks(t *testing.T) {
 	for range 16 {
 		wg.Go(func() {
 			for range 50 {
-				unlock := l.Lock(h)
+				unlock := l.lock(h)
 				if n := inside.Add(1); n > worst.Load() {
 					worst.Store(n)
 				}
@@ -221,8 +221,8 @@ func TestLocalLocks(t *testing.T) {
 	if worst.Load() != 1 {
 		t.Errorf("%d held one lock at once", worst.Load())
 	}
-	unlock := l.Lock(h)
-	l.Lock(other)() // does not wait for h
+	unlock := l.lock(h)
+	l.lock(other)() // does not wait for h
 	unlock()
 	if len(l.locks) != 0 {
 		t.Errorf("%d locks are remembered though nobody holds one", len(l.locks))

@@ -4,10 +4,11 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -22,19 +23,23 @@ type Virtual struct {
 	Direct wire.Direct
 	inc    offpeak.Incarnation
 	seq    atomic.Int64
-	held   []wire.HeldLease
+	held   []virtualLease
+	// unsaid are reports of which no hub has said that it has them.
+	unsaid []wire.Report
+}
+
+// virtualLease is a lease that a virtual node runs.
+type virtualLease struct {
+	wire.HeldLease
+	began time.Time
 }
 
 // Fleet enrols n virtual nodes of eight cores over the API.
 func (g *Grid) Fleet(n int) []*Virtual {
 	g.t.Helper()
-	tok, err := g.Client.CreateToken(context.Background(), NewOp(), wire.NewToken{Role: offpeak.RoleJoin, Uses: n})
-	if err != nil {
-		g.t.Fatalf("make a join token: %v", err)
-	}
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-	nodes, err := JoinMany(context.Background(), n, func(i int) Joining {
-		return Joining{Client: client, Base: "http://" + g.Addr, Token: tok, Name: fmt.Sprintf("v%05d", i), CPU: 8000}
+	transport := g.transport()
+	nodes, err := JoinMany(context.Background(), n, g.JoinToken(n), func(i int) Joining {
+		return Joining{Direct: g.round(i, transport), Name: fmt.Sprintf("v%05d", i), CPU: 8000}
 	})
 	if err != nil {
 		g.t.Fatal(err)
@@ -42,42 +47,50 @@ func (g *Grid) Fleet(n int) []*Virtual {
 	return nodes
 }
 
-// Joining is what a virtual node joins with.
+// JoinToken makes a token with which so many nodes may join.
+func (g *Grid) JoinToken(uses int) wire.CreatedToken {
+	g.t.Helper()
+	tok, err := g.Client.CreateToken(context.Background(), NewOp(), wire.NewToken{Role: offpeak.RoleJoin, Uses: uses})
+	if err != nil {
+		g.t.Fatalf("make a join token: %v", err)
+	}
+	return tok
+}
+
+// Joining is who joins, and how it speaks to the hubs.
 type Joining struct {
-	Client *http.Client
-	// Base is the hub's address.
-	Base  string
-	Token wire.CreatedToken
-	Name  string
+	Direct wire.Direct
+	Name   string
 	// CPU is what it has, in thousandths of a core.
 	CPU int64
 }
 
-// JoinMany joins n virtual nodes, sixteen at a time.
-func JoinMany(ctx context.Context, n int, with func(i int) Joining) ([]*Virtual, error) {
+// JoinMany joins n virtual nodes with a join token, sixteen at a time.
+func JoinMany(ctx context.Context, n int, token wire.CreatedToken, who func(i int) Joining) ([]*Virtual, error) {
+	join, err := wire.DecodeJoinToken(token.Secret)
+	if err != nil {
+		return nil, fmt.Errorf("read the join token: %w", err)
+	}
 	nodes := make([]*Virtual, n)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(16)
 	for i := range nodes {
 		group.Go(func() (err error) {
-			nodes[i], err = with(i).join(ctx)
+			nodes[i], err = who(i).join(ctx, token.Token.ID, join.Token)
 			return err
 		})
 	}
 	return nodes, group.Wait()
 }
 
-func (j Joining) join(ctx context.Context) (*Virtual, error) {
-	secret, err := wire.DecodeJoinToken(j.Token.Secret)
-	if err != nil {
-		return nil, fmt.Errorf("read the join token: %w", err)
-	}
+func (j Joining) join(ctx context.Context, token offpeak.TokenID, secret string) (*Virtual, error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	d := wire.Direct{Client: j.Client, Base: j.Base, Token: secret.Token, Agent: "gridtest"}
-	in, err := d.Enrol(ctx, wire.Enrol{Name: j.Name, Key: pub, Proof: ed25519.Sign(key, wire.EnrolMessage(j.Token.Token.ID)), Inventory: offpeak.Inventory{
+	d := j.Direct
+	d.Token = secret
+	in, err := d.Enrol(ctx, wire.Enrol{Name: j.Name, Key: pub, Proof: ed25519.Sign(key, wire.EnrolMessage(token)), Inventory: offpeak.Inventory{
 		Hostname: j.Name, OS: "linux", Arch: "amd64", CPU: j.CPU, Memory: 16 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process"}, Version: "gridtest"}})
 	if err != nil {
 		return nil, err
@@ -106,15 +119,18 @@ func (v *Virtual) At(base string) *Virtual {
 
 // Beat sends a heartbeat that says what was reported as held.
 func (v *Virtual) Beat(ctx context.Context) (wire.Sync, error) {
-	return v.Direct.Heartbeat(ctx, wire.Heartbeat{Incarnation: v.inc, Seq: v.seq.Add(1), Availability: offpeak.NodeAvailable, Held: v.held})
+	held := make([]wire.HeldLease, len(v.held))
+	for i, l := range v.held {
+		l.Metered = offpeak.Millis(time.Since(l.began).Milliseconds())
+		held[i] = l.HeldLease
+	}
+	return v.Direct.Heartbeat(ctx, wire.Heartbeat{Incarnation: v.inc, Seq: v.seq.Add(1), Availability: offpeak.NodeAvailable, Held: held})
 }
-
-// Holds is how many leases were reported as held.
-func (v *Virtual) Holds() int { return len(v.held) }
 
 // Run reports that an offered lease was accepted and runs; it is held then.
 func (v *Virtual) Run(ctx context.Context, l wire.Desired) error {
-	return v.report(ctx, About(l, wire.Report{Kind: "accepted"}), About(l, wire.Report{Kind: "running", Started: true}))
+	v.held = append(v.held, virtualLease{wire.HeldLease{Lease: l.Lease, Attempt: l.Attempt}, time.Now()})
+	return v.report(ctx, l, wire.Report{Kind: "accepted"}, wire.Report{Kind: "running", Started: true})
 }
 
 // End reports the end of a lease.
@@ -123,29 +139,57 @@ func (v *Virtual) End(ctx context.Context, l wire.Desired, reason offpeak.EndRea
 	if reason == offpeak.EndCompleted {
 		end.ExitCode = new(int)
 	}
-	return v.report(ctx, About(l, end))
+	for _, h := range v.held {
+		if h.Lease == l.Lease {
+			end.Ran = offpeak.Millis(time.Since(h.began).Milliseconds())
+		}
+	}
+	v.drop(l.Lease)
+	return v.report(ctx, l, end)
 }
 
-// About is a report of a lease.
-func About(l wire.Desired, r wire.Report) wire.Report {
-	r.Lease, r.Attempt = l.Lease, l.Attempt
-	return r
+func (v *Virtual) drop(lease offpeak.LeaseID) {
+	v.held = slices.DeleteFunc(v.held, func(h virtualLease) bool { return h.Lease == lease })
 }
 
-func (v *Virtual) report(ctx context.Context, reports ...wire.Report) error {
-	results, err := v.Report(ctx, reports)
+func (v *Virtual) report(ctx context.Context, l wire.Desired, reports ...wire.Report) error {
+	for _, r := range reports {
+		r.Lease, r.Attempt, r.Incarnation, r.Seq = l.Lease, l.Attempt, v.inc, v.seq.Add(1)
+		v.unsaid = append(v.unsaid, r)
+	}
+	return v.Flush(ctx)
+}
+
+// Flush says again what no hub has answered yet. It returns what a hub refused;
+// a lease of which something was refused is not held any more.
+func (v *Virtual) Flush(ctx context.Context) error {
+	if len(v.unsaid) == 0 {
+		return nil
+	}
+	results, err := v.Direct.Report(ctx, v.unsaid)
 	if err != nil {
 		return err
 	}
+	said := v.unsaid
+	v.unsaid = nil
+	var errs []error
 	for i, r := range results {
-		if r.Problem != nil {
-			return fmt.Errorf("report %s of %s: %w", reports[i].Kind, reports[i].Lease, r.Problem)
+		if r.Problem == nil {
+			continue
 		}
+		problem := fmt.Errorf("report %s of %s: %w", said[i].Kind, said[i].Lease, r.Problem)
+		if errors.Is(problem, offpeak.ErrUnavailable) {
+			v.unsaid = append(v.unsaid, said[i])
+		} else {
+			v.drop(said[i].Lease)
+		}
+		errs = append(errs, problem)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// Report makes reports in one request, and holds from then on what they say.
+// Report makes reports of many leases in one request and returns what became of
+// each. A lease that is not over is held from then on. Nothing is said again.
 func (v *Virtual) Report(ctx context.Context, reports []wire.Report) ([]wire.ReportResult, error) {
 	for i := range reports {
 		reports[i].Incarnation, reports[i].Seq = v.inc, v.seq.Add(1)
@@ -155,13 +199,13 @@ func (v *Virtual) Report(ctx context.Context, reports []wire.Report) ([]wire.Rep
 		return nil, err
 	}
 	for i, r := range results {
-		of := func(h wire.HeldLease) bool { return h.Lease == reports[i].Lease }
-		switch holds := slices.ContainsFunc(v.held, of); {
+		l := wire.HeldLease{Lease: reports[i].Lease, Attempt: reports[i].Attempt}
+		switch {
 		case r.Problem != nil:
 		case r.State.Terminal():
-			v.held = slices.DeleteFunc(v.held, of)
-		case !holds:
-			v.held = append(v.held, wire.HeldLease{Lease: reports[i].Lease, Attempt: reports[i].Attempt})
+			v.drop(l.Lease)
+		case !slices.ContainsFunc(v.held, func(h virtualLease) bool { return h.Lease == l.Lease }):
+			v.held = append(v.held, virtualLease{l, time.Now()})
 		}
 	}
 	return results, nil

@@ -101,6 +101,7 @@ func (d *db) compatible(ctx context.Context, have, know int64) error {
 	if know < oldest {
 		return &RefusedError{Why: fmt.Sprintf("the schema has version %d and is for hubs that know version %d or newer, this one knows up to %d: use the newer offpeak", have, oldest, know)}
 	}
+	d.newer = true
 	d.opts.Log.Warn("the schema is newer than this hub, which it can still work with: upgrade the hub", "schema", have, "knows", know)
 	return nil
 }

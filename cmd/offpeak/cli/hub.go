@@ -21,11 +21,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"offpeak"
-	"offpeak/blob"
+	"offpeak/blob/place"
 	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/hub"
 	"offpeak/hub/api"
-	"offpeak/hub/data"
 	"offpeak/internal/inflight"
 	"offpeak/internal/local"
 	"offpeak/internal/steady"
@@ -35,13 +34,13 @@ import (
 
 // hubOptions is what the flags of the hub command say.
 type hubOptions struct {
-	listen, data, config, db        string
+	listen, data, config, db, blobs string
 	heartbeat, timeout, offer, tick time.Duration
 	keepJobs, keepLogs, keepEvents  time.Duration
 	keepOperations                  time.Duration
 	advertise                       []string
 	rate                            float64
-	noLocalFile, tls                bool
+	noLocalFile, tls, blobsMoved    bool
 	traceVerbs                      string
 	logging                         logging
 }
@@ -85,6 +84,8 @@ the file.`,
 	f.StringVar(&o.listen, "listen", "127.0.0.1:7070", "address to listen on; port 0 takes a free one")
 	f.StringVar(&o.data, "data", filepath.Join(local.Home(env.Getenv), "hub"), "folder that holds the hub's state")
 	f.StringVar(&o.db, "db", "", "PostgreSQL `URL` of the grid's database, instead of a file in the data folder; with a password it belongs into OFFPEAK_DB or the file of settings")
+	f.StringVar(&o.blobs, "blobs", "", "`place` of inputs, outputs and checkpoints, if not the data folder: the path of a folder, or s3://bucket/prefix")
+	f.BoolVar(&o.blobsMoved, "blobs-moved", false, "all blobs were copied to --blobs, which is the grid's place for them from now on; no other hub may be at work")
 	f.StringVar(&o.config, "config", "", "`file` of settings in YAML (default hub.yaml beside the data folder, if there is one)")
 	f.DurationVar(&o.heartbeat, "heartbeat", 5*time.Second, "interval of heartbeats that agents are told")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "silence of a node after which its leases expire")
@@ -137,6 +138,9 @@ func (o *hubOptions) validate() error {
 	if _, _, err := net.SplitHostPort(o.listen); err != nil {
 		return badInput("--listen: %q: is host:port, for example 127.0.0.1:7070", o.listen)
 	}
+	if _, err := place.Parse(o.blobs); err != nil {
+		return badInput("--blobs: %w", err)
+	}
 	for _, a := range o.advertise {
 		scheme, rest, ok := strings.Cut(a, "://")
 		if !ok || rest == "" || (scheme != "https" && scheme != "http") {
@@ -176,9 +180,13 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 			log.Error("store did not close", "err", err)
 		}
 	}()
-	blobs, err := blob.OpenLocal(filepath.Join(o.data, data.BlobFolder))
+	blobs, err := openPlace(ctx, o.blobs, o.data, clock.Now)
 	if err != nil {
 		return diskFull(err)
+	}
+	defer blobs.Close()
+	if err := o.checkBlobs(ctx, db, blobs); err != nil {
+		return err
 	}
 	ln, err := (&net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}).Listen(ctx, "tcp", o.listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -230,7 +238,7 @@ type service struct {
 	log         *slog.Logger
 	now         func() time.Time
 	store       store.Store
-	blobs       blob.Store
+	blobs       *place.Place
 	tls         *tls.Config // nil on loopback
 	url         string
 	fingerprint string
@@ -291,11 +299,14 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 	h := hub.New(hub.Config{
 		Interval: o.heartbeat, Timeout: o.timeout, Offer: o.offer, Tick: o.tick,
 		Retention: store.Retention{Jobs: keep(o.keepJobs), Logs: keep(o.keepLogs), Events: keep(o.keepEvents), Operations: keep(o.keepOperations)},
-		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version,
+		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version, Blobs: o.blobsIn(s.blobs),
 	}, hub.Env{
-		ID: s.id, Store: s.store, Blobs: s.blobs, Log: s.log, Now: s.now,
+		ID: s.id, Store: s.store, Blobs: s.blobs.Store, Log: s.log, Now: s.now,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Random: crand.Reader,
 	})
+	if err := s.join(ctx, h); err != nil {
+		return err
+	}
 	secret, err := h.Access().Bootstrap(ctx)
 	if err != nil {
 		return fmt.Errorf("make the first account: %w", err)
