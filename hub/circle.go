@@ -176,7 +176,7 @@ func (h *Hub) accompanied(ctx context.Context) (bool, error) {
 func (h *Hub) Hubs(ctx context.Context) ([]offpeak.Hub, error) {
 	if h.circle.alone {
 		self := h.circle.self
-		self.Leads = true
+		self.Leads, self.SeenAt = true, h.env.Now().UTC()
 		return []offpeak.Hub{self}, nil
 	}
 	return h.env.Store.Hubs(ctx)

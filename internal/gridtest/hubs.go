@@ -83,6 +83,7 @@ func (h *Hub) Start() {
 	env := h.env()
 	if h.db != "" {
 		env = append(env, "OFFPEAK_DB="+h.db)
+		args = append(args, "--blobs", filepath.Join(h.grid.Dir, "blobs"))
 	}
 	cmd := h.grid.command(env, h.log(), args...)
 	if err := cmd.Start(); err != nil {
