@@ -160,6 +160,8 @@ type db struct {
 	// newer says that the schema is newer than this hub. Set when opening.
 	newer  bool
 	closed atomic.Bool
+	// away says that the last try to connect failed.
+	away atomic.Bool
 	count  counters
 }
 
@@ -212,7 +214,15 @@ func (d *db) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		if d.closed.Load() {
 			return nil, errClosed()
 		}
-		return nil, fmt.Errorf("connect to %s: %w", d.where(), classify(err))
+		// Callers may show it to anybody: where the database is goes to the log, once
+		// an outage.
+		if !d.away.Swap(true) {
+			d.opts.Log.Warn("the database does not answer", "database", d.where(), "err", classify(err))
+		}
+		return nil, fmt.Errorf("the database does not answer: %w", offpeak.ErrUnavailable)
+	}
+	if d.away.Swap(false) {
+		d.opts.Log.Info("the database answers again")
 	}
 	return c, nil
 }
