@@ -81,6 +81,19 @@ func (h *Hub) Join(ctx context.Context) error {
 	h.circle.joined = true
 	h.circle.alone = a.Alone
 	h.circle.take(a, time.Time{})
+	if a.Others == 0 {
+		return nil
+	}
+	hubs, err := h.env.Store.Hubs(ctx)
+	if err != nil {
+		return fmt.Errorf("join the grid: %w", err)
+	}
+	for _, o := range hubs {
+		if f := h.circle.self.Fingerprint; f != "" && o.Fingerprint != "" && o.Fingerprint != f {
+			h.env.Log.Warn("another hub of the grid has another key: join tokens and people pin one, so give all hubs the same hub.key", "other", o.Addresses, "fingerprint", o.Fingerprint)
+			break
+		}
+	}
 	return nil
 }
 
@@ -163,7 +176,7 @@ func (h *Hub) accompanied(ctx context.Context) (bool, error) {
 func (h *Hub) Hubs(ctx context.Context) ([]offpeak.Hub, error) {
 	if h.circle.alone {
 		self := h.circle.self
-		self.Leads = true
+		self.Leads, self.SeenAt = true, h.env.Now().UTC()
 		return []offpeak.Hub{self}, nil
 	}
 	return h.env.Store.Hubs(ctx)

@@ -471,8 +471,7 @@ type Data interface {
 	// and whose protection is over.
 	Unused(ctx context.Context, limit int) ([]BlobRef, error)
 	// DropBlob removes the pair if it is still unused, and says whether that was
-	// the last account that had the blob, so that its bytes may go. The caller
-	// holds the blob's lock, as it does around storing bytes and AddBlob.
+	// the last account that had the blob, so that its bytes may go.
 	DropBlob(ctx context.Context, ref BlobRef) (dropped, last bool, err error)
 
 	// AppendLog stores an immutable segment of a live lease's log, fenced like a

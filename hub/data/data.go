@@ -58,6 +58,9 @@ type Env struct {
 	// Stopped is closed when they will not ring again.
 	Bells   *bell.Bells
 	Stopped <-chan struct{}
+	// Leads says that of the hubs of the grid this one prunes and collects now: all
+	// may, at once, but one is enough. Default: always.
+	Leads func() bool
 	// Metrics is where this room's metrics are registered.
 	Metrics prometheus.Registerer
 }

@@ -30,7 +30,7 @@ const (
 	Before
 	// During: the server gets the commit, and the client learns of the cut at
 	// once, while the server may still be at it. What the client does next may
-	// overtake it.
+	// overtake it, and may be to cancel it.
 	During
 	// After: the client learns of the cut when the server is done with the commit.
 	After

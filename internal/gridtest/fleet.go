@@ -7,9 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"offpeak"
 	"offpeak/wire"
@@ -36,59 +37,70 @@ type virtualLease struct {
 // Fleet enrols n virtual nodes of eight cores over the API.
 func (g *Grid) Fleet(n int) []*Virtual {
 	g.t.Helper()
-	tok, err := g.Client.CreateToken(context.Background(), NewOp(), wire.NewToken{Role: offpeak.RoleJoin, Uses: n})
-	if err != nil {
-		g.t.Fatalf("make a join token: %v", err)
-	}
-	join, err := wire.DecodeJoinToken(tok.Secret)
-	if err != nil {
-		g.t.Fatalf("read the join token: %v", err)
-	}
 	transport := g.transport()
-	nodes := make([]*Virtual, n)
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= n {
-					return
-				}
-				v, err := g.enrol(g.round(i, transport), tok.Token.ID, join.Token, fmt.Sprintf("v%05d", i))
-				if err != nil {
-					g.t.Error(err)
-					return
-				}
-				nodes[i] = v
-			}
-		})
-	}
-	wg.Wait()
-	if g.t.Failed() {
-		g.t.FailNow()
+	nodes, err := JoinMany(context.Background(), n, g.JoinToken(n), func(i int) Joining {
+		return Joining{Direct: g.round(i, transport), Name: fmt.Sprintf("v%05d", i), CPU: 8000}
+	})
+	if err != nil {
+		g.t.Fatal(err)
 	}
 	return nodes
 }
 
-func (g *Grid) enrol(d wire.Direct, join offpeak.TokenID, secret, name string) (*Virtual, error) {
+// JoinToken makes a token with which so many nodes may join.
+func (g *Grid) JoinToken(uses int) wire.CreatedToken {
+	g.t.Helper()
+	tok, err := g.Client.CreateToken(context.Background(), NewOp(), wire.NewToken{Role: offpeak.RoleJoin, Uses: uses})
+	if err != nil {
+		g.t.Fatalf("make a join token: %v", err)
+	}
+	return tok
+}
+
+// Joining is who joins, and how it speaks to the hubs.
+type Joining struct {
+	Direct wire.Direct
+	Name   string
+	// CPU is what it has, in thousandths of a core.
+	CPU int64
+}
+
+// JoinMany joins n virtual nodes with a join token, sixteen at a time.
+func JoinMany(ctx context.Context, n int, token wire.CreatedToken, who func(i int) Joining) ([]*Virtual, error) {
+	join, err := wire.DecodeJoinToken(token.Secret)
+	if err != nil {
+		return nil, fmt.Errorf("read the join token: %w", err)
+	}
+	nodes := make([]*Virtual, n)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(16)
+	for i := range nodes {
+		group.Go(func() (err error) {
+			nodes[i], err = who(i).join(ctx, token.Token.ID, join.Token)
+			return err
+		})
+	}
+	return nodes, group.Wait()
+}
+
+func (j Joining) join(ctx context.Context, token offpeak.TokenID, secret string) (*Virtual, error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	v := &Virtual{Direct: d, inc: offpeak.Incarnation(rand.Text())}
+	v := &Virtual{Direct: j.Direct, inc: offpeak.Incarnation(rand.Text())}
+	as := wire.Enrol{Name: j.Name, Key: pub, Proof: ed25519.Sign(key, wire.EnrolMessage(token)), Inventory: offpeak.Inventory{
+		Hostname: j.Name, OS: "linux", Arch: "amd64", CPU: j.CPU, Memory: 16 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process"}, Version: "gridtest"}}
 	// What had no answer is asked again: the key makes it the same node.
 	for try := 1; ; try++ {
-		err := v.enrol(key, wire.Enrol{Name: name, Key: pub, Proof: ed25519.Sign(key, wire.EnrolMessage(join)), Inventory: offpeak.Inventory{
-			Hostname: name, OS: "linux", Arch: "amd64", CPU: 8000, Memory: 16 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process"}, Version: "gridtest"}}, secret)
+		err := v.join(ctx, key, as, secret)
 		if err == nil || !errors.Is(err, offpeak.ErrUnavailable) || try == 10 {
 			return v, err
 		}
 	}
 }
 
-func (v *Virtual) enrol(key ed25519.PrivateKey, as wire.Enrol, secret string) error {
-	ctx := context.Background()
+func (v *Virtual) join(ctx context.Context, key ed25519.PrivateKey, as wire.Enrol, secret string) error {
 	v.Direct.Token = secret
 	in, err := v.Direct.Enrol(ctx, as)
 	if err != nil {
@@ -190,4 +202,27 @@ func (v *Virtual) Flush(ctx context.Context) error {
 		errs = append(errs, problem)
 	}
 	return errors.Join(errs...)
+}
+
+// Report makes reports of many leases in one request and returns what became of
+// each. A lease that is not over is held from then on. Nothing is said again.
+func (v *Virtual) Report(ctx context.Context, reports []wire.Report) ([]wire.ReportResult, error) {
+	for i := range reports {
+		reports[i].Incarnation, reports[i].Seq = v.inc, v.seq.Add(1)
+	}
+	results, err := v.Direct.Report(ctx, reports)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range results {
+		l := wire.HeldLease{Lease: reports[i].Lease, Attempt: reports[i].Attempt}
+		switch {
+		case r.Problem != nil:
+		case r.State.Terminal():
+			v.Drop(l.Lease)
+		case !slices.ContainsFunc(v.held, func(h virtualLease) bool { return h.Lease == l.Lease }):
+			v.held = append(v.held, virtualLease{l, time.Now()})
+		}
+	}
+	return results, nil
 }

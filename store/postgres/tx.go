@@ -16,9 +16,8 @@ import (
 // which its events are numbered; a read learns up to where events are complete:
 // every transaction below the oldest one that runs has ended.
 const (
-	storeTime = `CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT) + clock_shift, clock_shift`
-	writeTime = `SELECT ` + storeTime + `, CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT), event_epoch FROM grid`
-	readTime  = `SELECT ` + storeTime + `, CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT), event_epoch FROM grid`
+	writeTime = `SELECT clock_timestamp(), clock_shift, pg_current_xact_id(), event_epoch FROM grid`
+	readTime  = `SELECT clock_timestamp(), clock_shift, pg_snapshot_xmin(pg_current_snapshot()), event_epoch FROM grid`
 )
 
 // perTransaction is how many events one transaction may write: the lower 16 bits
@@ -48,9 +47,11 @@ func (t *tx) begin(begin, read string) error {
 		b.Queue(read)
 		r := t.c.SendBatch(t.ctx, b)
 		_, err := r.Exec()
-		var us, shift int64
+		var at time.Time
+		var shift int64
+		var xid uint64 // grows by one a transaction: 2^47 of them fit a cursor
 		if err == nil {
-			err = r.QueryRow().Scan(&us, &shift, &t.xid, &t.epoch)
+			err = r.QueryRow().Scan(&at, &shift, &xid, &t.epoch)
 		}
 		if end := r.Close(); err == nil {
 			err = end
@@ -58,7 +59,8 @@ func (t *tx) begin(begin, read string) error {
 		if err != nil {
 			return fmt.Errorf("begin: %w", classify(err))
 		}
-		t.now = time.UnixMicro(us).UTC()
+		t.xid = int64(xid)
+		t.now = at.Add(time.Duration(shift) * time.Microsecond).UTC()
 		jump := t.db.clock.look(t.now, before)
 		if jump == 0 || t.db.opts.Now != nil {
 			break

@@ -66,6 +66,7 @@ func Run(t *testing.T, open Open) {
 		{"CollectUses", collectUses},
 		{"Events", events},
 		{"Prune", prune},
+		{"Hubs", hubs},
 		{"Backup", backup},
 		{"Closed", closed},
 		{"Model", model},

@@ -14,6 +14,7 @@ import (
 	"offpeak/hub/data"
 	"offpeak/internal/steady"
 	"offpeak/store"
+	"offpeak/store/moving"
 	"offpeak/store/postgres"
 	"offpeak/store/sqlite"
 )
@@ -28,9 +29,9 @@ type kept interface {
 // that hubs share.
 func (o *hubOptions) openStore(ctx context.Context, id offpeak.HubID, clock *steady.Clock, log *slog.Logger) (kept, error) {
 	if o.db != "" {
-		db, err := postgres.Open(ctx, o.db, postgres.Options{Hub: id, Elapsed: steady.Counter(), Log: log})
+		db, err := postgres.Open(ctx, o.db, postgres.Options{Hub: id, Elapsed: steady.Counter(), Log: log, Backup: moving.Backup})
 		if err != nil {
-			return nil, databaseError(err)
+			return nil, databaseError("db", err)
 		}
 		return db, nil
 	}
@@ -69,19 +70,20 @@ func (o *hubOptions) checkDB() error {
 	return nil
 }
 
-// databaseError adds the next step to an error of opening a database.
-func databaseError(err error) error {
+// databaseError adds the next step to an error of opening the database that a flag
+// names.
+func databaseError(flag string, err error) error {
 	field := new(offpeak.FieldError)
 	refused := new(postgres.RefusedError)
 	switch {
 	case errors.As(err, &field):
-		return badInput("--db: %s", field.Rule)
+		return badInput("--%s: %s", flag, field.Rule)
 	case errors.As(err, &refused):
 		return err
 	case errors.Is(err, offpeak.ErrUnavailable):
-		return world.Hint(err, "Is the database running, and may this user and password in? See --db.")
+		return world.Hint(err, "Is the database running, and may this user and password in? See --"+flag+".")
 	}
-	return fmt.Errorf("%w; see --db", err)
+	return fmt.Errorf("%w; see --%s", err, flag)
 }
 
 // storeError adds the next step to an error of opening the store that does not
