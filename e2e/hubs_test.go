@@ -223,7 +223,13 @@ func TestDatabaseClockJumps(t *testing.T) {
 // through the others.
 func TestFailOver(t *testing.T) {
 	g := gridtest.StartHubs(t, bin, pgtest.Start(t).Database(t), 3, several)
-	dead := g.Leader()
+	var dead *gridtest.Hub
+	gridtest.Eventually(t, 20*time.Second, "a hub to match", func() error {
+		if dead = g.Leader(); dead == nil {
+			return errors.New("none does")
+		}
+		return nil
+	})
 	others := slices.DeleteFunc(slices.Clone(g.Hubs), func(h *gridtest.Hub) bool { return h == dead })
 	a := g.StartAgent("a", strings.Join([]string{dead.URL(), others[0].URL(), others[1].URL()}, ","), "--cpu", "4", "--warm", "2")
 	spec := g.Shell(gridtest.Say + "echo kept; echo result >result; say end")
