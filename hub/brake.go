@@ -62,7 +62,7 @@ func (h *Hub) holdBack(ctx context.Context, asOf time.Time) (bool, error) {
 // elsewhereHeard notes when nodes that this hub took for silent were heard by
 // another one.
 func (h *Hub) elsewhereHeard(ctx context.Context, asked []store.LivenessChange, moved []offpeak.NodeID, now, asOf time.Time) error {
-	if h.circle.alone || len(moved) == len(asked) {
+	if h.circle.alone.Load() || len(moved) == len(asked) {
 		return nil
 	}
 	var ids []offpeak.NodeID

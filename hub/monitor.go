@@ -39,13 +39,12 @@ func (h *Hub) monitor(ctx context.Context) error {
 		now := h.env.Now()
 		gap := max(now.Sub(last), now.Round(0).Sub(last.Round(0)))
 		last = now
-		if h.stalled.Swap(false) || gap > h.patience()+h.cfg.Tick {
+		if gap > h.patience()+h.cfg.Tick {
+			h.stalled.Store(true)
+		}
+		if h.stalled.Load() {
 			h.env.Log.Warn("the hub was not listening; nobody's silence counts", "for", gap)
-			if err := h.amnesty(ctx); err != nil {
-				h.stalled.Store(true)
-				h.refused(ctx, "grant amnesty", err)
-				continue
-			}
+			h.makeAmends(ctx)
 			last = h.env.Now()
 			continue
 		}
@@ -57,6 +56,17 @@ func (h *Hub) monitor(ctx context.Context) error {
 		if err := h.silence(ctx, now, asOf); err != nil {
 			h.refused(ctx, "note down silence", err)
 		}
+	}
+}
+
+// makeAmends grants an amnesty for what this hub may have missed.
+func (h *Hub) makeAmends(ctx context.Context) {
+	h.amends.Store(true)
+	defer h.amends.Store(false)
+	h.stalled.Store(false) // it may be so again meanwhile
+	if err := h.amnesty(ctx); err != nil {
+		h.stalled.Store(true)
+		h.refused(ctx, "grant amnesty", err)
 	}
 }
 

@@ -44,11 +44,14 @@ import (
 const (
 	frozenFor    = 3 * time.Second
 	lockFor      = 2 * time.Second
-	statementFor = 10 * time.Second
+	statementFor = 2 * time.Minute
+	// silentFor is how long a server may say nothing while a hub waits for it, and
+	// its network not acknowledge.
+	silentFor = 15 * time.Second
 	// writeFor bounds a whole write, tries and all: a caller is answered sooner
 	// than its own patience ends.
 	writeFor   = 20 * time.Second
-	connectFor = 3 * time.Second
+	connectFor = 5 * time.Second
 	// readFor bounds a read; the longest walks over the whole queue.
 	readFor = 5 * time.Minute
 )
@@ -139,7 +142,7 @@ func config(url string) (*pgxpool.Config, error) {
 			c.RuntimeParams[k] = v
 		}
 	}
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	dialer := &net.Dialer{Control: giveUp, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	c.DialFunc = dialer.DialContext
 	return cfg, nil
 }

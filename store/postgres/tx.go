@@ -45,7 +45,8 @@ func (t *tx) begin(begin, read string) error {
 		b := &pgx.Batch{}
 		b.Queue(begin)
 		b.Queue(read)
-		r := t.c.SendBatch(t.ctx, b)
+		ctx, cancel := context.WithTimeout(t.ctx, connectFor)
+		r := t.c.SendBatch(ctx, b)
 		_, err := r.Exec()
 		var at time.Time
 		var shift int64
@@ -56,6 +57,7 @@ func (t *tx) begin(begin, read string) error {
 		if end := r.Close(); err == nil {
 			err = end
 		}
+		cancel()
 		if err != nil {
 			return fmt.Errorf("begin: %w", classify(err))
 		}
@@ -80,7 +82,7 @@ func (t *tx) begin(begin, read string) error {
 
 // end ends the transaction. Nobody's hurry cuts off a COMMIT.
 func (t *tx) end(how string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), statementFor)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), silentFor)
 	defer cancel()
 	if t.c.IsClosed() {
 		return fmt.Errorf("%s: %w", strings.ToLower(how), lostConnection())
@@ -108,7 +110,9 @@ func (t *tx) Cursor() any {
 func (t *tx) Horizon() int64 { return (t.xid+t.epoch)*perTransaction - 1 }
 
 func (t *tx) Exec(query string, args ...any) (int64, error) {
-	tag, err := t.c.Exec(t.ctx, query, bound(args)...)
+	ctx, cancel := context.WithTimeout(t.ctx, silentFor)
+	defer cancel()
+	tag, err := t.c.Exec(ctx, query, bound(args)...)
 	if err != nil {
 		return 0, classify(err)
 	}
@@ -155,11 +159,15 @@ func (t *tx) ExecMany(query string, args [][]any) ([]int64, error) {
 }
 
 func (t *tx) Query(query string, args ...any) (sqlstore.Rows, error) {
-	r, err := t.c.Query(t.ctx, query, bound(args)...)
+	ctx, cancel := context.WithCancel(t.ctx)
+	silence := time.AfterFunc(silentFor, cancel)
+	r, err := t.c.Query(ctx, query, bound(args)...)
 	if err != nil {
+		silence.Stop()
+		cancel()
 		return nil, classify(err)
 	}
-	return rows{r}, nil
+	return rows{r, silence, cancel}, nil
 }
 
 // Sub runs fn in a savepoint.
@@ -194,12 +202,23 @@ func bound(args []any) []any {
 	return args
 }
 
-// rows classifies what pgx returns.
-type rows struct{ pgx.Rows }
+// rows classifies what pgx returns, and gives up on a server that says nothing.
+type rows struct {
+	pgx.Rows
+	silence *time.Timer
+	cancel  context.CancelFunc
+}
+
+func (r rows) Next() bool {
+	r.silence.Reset(silentFor)
+	return r.Rows.Next()
+}
 
 func (r rows) Scan(dest ...any) error { return classify(r.Rows.Scan(dest...)) }
 func (r rows) Err() error             { return classify(r.Rows.Err()) }
 func (r rows) Close() error {
 	r.Rows.Close()
+	r.silence.Stop()
+	r.cancel()
 	return classify(r.Rows.Err())
 }
