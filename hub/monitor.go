@@ -93,8 +93,8 @@ func (h *Hub) refused(ctx context.Context, what string, err error) {
 
 // amnesty gives everyone a full timeout to speak from now on. The timeout is
 // the longest that any node was granted. Where another hub listened meanwhile,
-// leases were kept or not by what it heard: only this hub's own picture of who is
-// silent begins anew.
+// leases were kept or not by what it heard: this hub's own picture of who is silent
+// begins anew, and it takes nothing back before it has listened for that long.
 func (h *Hub) amnesty(ctx context.Context) error {
 	heard, err := h.accompanied(ctx)
 	if err != nil {
@@ -109,6 +109,9 @@ func (h *Hub) amnesty(ctx context.Context) error {
 		h.wrote()
 	}
 	now := h.env.Now()
+	if heard {
+		h.brake.young = now.Add(longest)
+	}
 	h.peers.all(func(p *peer) {
 		if p.heard.Before(now) {
 			p.heard = now
