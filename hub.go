@@ -8,6 +8,8 @@ type Hub struct {
 	// Addresses are where agents and people reach it.
 	Addresses []string `json:"addresses"`
 	Version   string   `json:"version"`
+	// Fingerprint is that of the key by which it is known; "" on loopback.
+	Fingerprint string `json:"fingerprint,omitempty"`
 	// Blobs says where it keeps blobs: all hubs of a grid in one place.
 	Blobs     string    `json:"blobs"`
 	StartedAt time.Time `json:"started_at"`

@@ -38,6 +38,10 @@ func TestMain(m *testing.M) {
 		bare()
 		return
 	}
+	if os.Getenv("OFFPEAK_BENCH_FLEET") != "" {
+		runAgents()
+		return
+	}
 	dir, err := os.MkdirTemp("", "offpeak-bench")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,8 +1,9 @@
 // Package blob keeps bytes by the hash of their content: inputs, outputs,
 // checkpoints and large log segments.
 //
-// It has two halves. A Store holds blobs of at most MaxBlob bytes: a local
-// folder here, S3 in a later engine. A tree describes files: a manifest, itself
+// It has two halves. A Store holds blobs of at most MaxBlob bytes. Local keeps
+// them in a folder of one process; Shared keeps them where several hubs reach
+// them, in a Bucket: a folder that they share, or S3 (package s3). A tree describes files: a manifest, itself
 // a blob, that lists paths, modes and the chunks that make up each file. Pack
 // turns a folder into a tree and Unpack a tree into a folder; both work inside
 // an os.Root, so nothing in a tree or a folder can reach outside it.
@@ -12,7 +13,8 @@
 //
 // It starts goroutines only inside Upload and Unpack, which end them before
 // they return. It is tested against a corpus of hostile folders and trees, in
-// races with a process that swaps folders for links, and on a full disk.
+// races with a process that swaps folders for links, and on a full disk. Every
+// Store passes the suite in package blobtest.
 package blob
 
 import (
@@ -29,23 +31,30 @@ const MaxBlob = 8 * offpeak.MiB
 // one of a file is shorter). It is the unit of deduplication and of resuming.
 const ChunkSize = 1 * offpeak.MiB
 
-// Store keeps blobs. All methods may be called at once.
+// Store keeps blobs. All methods may be called at once, by every hub of a grid
+// where the store is one that hubs share. Whoever stores a blob and whoever
+// collects it may meet: DESIGN.md says why neither loses.
 type Store interface {
 	// Put stores the bytes that r yields, at most MaxBlob, if their SHA-256 is
 	// hash; it is durable when it returns. Storing a blob that is there already
-	// reads and checks r all the same and changes nothing. It returns
-	// ErrHashMismatch, ErrTooLarge, or ErrStorage when the disk is full.
+	// reads and checks r all the same. It returns ErrHashMismatch, ErrTooLarge,
+	// ErrStorage when the disk is full, or ErrUnavailable.
 	Put(ctx context.Context, hash offpeak.Hash, r io.Reader) (size offpeak.Bytes, err error)
+	// Keep stores like Put and then calls book, which writes down whose the blob
+	// is. Nobody collects the bytes before that is written. It returns what book
+	// returned; after ErrQuota the blob was booked for nobody by this call.
+	Keep(ctx context.Context, hash offpeak.Hash, r io.Reader, book func(context.Context, offpeak.Bytes) error) error
 	// Open returns the bytes for reading, or ErrNotFound. The reader verifies
 	// the hash: reading to the end of changed bytes returns ErrHashMismatch.
 	Open(ctx context.Context, hash offpeak.Hash) (io.ReadCloser, offpeak.Bytes, error)
 	// Has says whether the blob is there.
 	Has(ctx context.Context, hash offpeak.Hash) (bool, error)
-	// Remove removes a blob. Removing one that is not there is not an error.
-	Remove(ctx context.Context, hash offpeak.Hash) error
-	// Lock holds the blob's lock until unlock is called, so that storing it and
-	// collecting it as garbage exclude each other.
-	Lock(hash offpeak.Hash) (unlock func())
+	// Collect calls unused once and, if that says that the books name the blob no
+	// more, removes its bytes, but for those that a Keep is about to book.
+	Collect(ctx context.Context, hash offpeak.Hash, unused func(context.Context) (bool, error)) error
+	// Sweep collects every blob that unused says nobody has, and whatever else
+	// those who died left behind. unused may be called more than once for a blob.
+	Sweep(ctx context.Context, unused func(context.Context, offpeak.Hash) (bool, error)) (removed int, err error)
 }
 
 // Remote is the other side of a transfer: what the CLI and the agent see of a

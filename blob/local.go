@@ -23,8 +23,8 @@ import (
 // first two digits of their hash, files on their way in lie in tmpDir.
 const tmpDir = "tmp"
 
-// Local is a Store in a folder. One process uses a folder at a time; the lock
-// on the hub's database sees to that.
+// Local is a Store in a folder of one process; the lock on the hub's database
+// sees to that. For a folder that several hubs use there is Shared.
 type Local struct {
 	root *os.Root
 
@@ -67,15 +67,7 @@ func (l *Local) prepare() error {
 	if err := l.root.RemoveAll(tmpDir); err != nil {
 		return err
 	}
-	if err := l.root.Mkdir(tmpDir, 0o700); err != nil {
-		return err
-	}
-	for i := range 256 {
-		if err := l.root.Mkdir(hex.EncodeToString([]byte{byte(i)}), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-	}
-	return syncDir(l.root, ".")
+	return makeFolders(l.root)
 }
 
 // Close closes the folder. Readers that are open stay good.
@@ -176,7 +168,7 @@ func (l *Local) Open(ctx context.Context, h offpeak.Hash) (io.ReadCloser, offpea
 	if err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("open blob %s: %w", h, diskError(err)), f.Close())
 	}
-	return &verified{ctx: ctx, f: f, want: h, sum: sha256.New()}, offpeak.Bytes(info.Size()), nil
+	return &verified{ctx: ctx, f: f, want: h, sum: sha256.New(), broken: diskError}, offpeak.Bytes(info.Size()), nil
 }
 
 // Has implements Store.
@@ -194,8 +186,52 @@ func (l *Local) Has(_ context.Context, h offpeak.Hash) (bool, error) {
 	return false, fmt.Errorf("look for blob %s: %w", h, diskError(err))
 }
 
-// Remove implements Store.
-func (l *Local) Remove(_ context.Context, h offpeak.Hash) error {
+// Keep implements Store. The blob's lock is held until it is booked.
+func (l *Local) Keep(ctx context.Context, h offpeak.Hash, r io.Reader, book func(context.Context, offpeak.Bytes) error) error {
+	unlock := l.lock(h)
+	defer unlock()
+	size, err := l.Put(ctx, h, r)
+	if err != nil {
+		return err
+	}
+	return book(ctx, size)
+}
+
+// Collect implements Store, under the blob's lock.
+func (l *Local) Collect(ctx context.Context, h offpeak.Hash, unused func(context.Context) (bool, error)) error {
+	unlock := l.lock(h)
+	defer unlock()
+	if gone, err := unused(ctx); err != nil || !gone {
+		return err
+	}
+	return l.remove(h)
+}
+
+// Sweep implements Store.
+func (l *Local) Sweep(ctx context.Context, unused func(context.Context, offpeak.Hash) (bool, error)) (removed int, err error) {
+	for h, err := range l.All() {
+		if err != nil {
+			return removed, err
+		}
+		// Nearly all are booked, which costs no lock to see.
+		gone, err := unused(ctx, h)
+		if err == nil && gone {
+			err = l.Collect(ctx, h, func(ctx context.Context) (bool, error) {
+				gone, err = unused(ctx, h)
+				return gone, err
+			})
+		}
+		if err != nil {
+			return removed, fmt.Errorf("sweep blob %s: %w", h, err)
+		}
+		if gone {
+			removed++
+		}
+	}
+	return removed, nil
+}
+
+func (l *Local) remove(h offpeak.Hash) error {
 	if !h.Valid() {
 		return nil
 	}
@@ -211,8 +247,7 @@ func (l *Local) Remove(_ context.Context, h offpeak.Hash) error {
 }
 
 // All walks over the blobs that are stored, in no order; those stored or
-// removed meanwhile may be seen or not. It is for backups and for finding
-// bytes that nobody refers to.
+// removed meanwhile may be seen or not.
 func (l *Local) All() iter.Seq2[offpeak.Hash, error] {
 	return func(yield func(offpeak.Hash, error) bool) {
 		for i := range 256 {
@@ -230,8 +265,8 @@ func (l *Local) All() iter.Seq2[offpeak.Hash, error] {
 	}
 }
 
-// Lock implements Store.
-func (l *Local) Lock(h offpeak.Hash) (unlock func()) {
+// lock holds a blob's lock until unlock is called.
+func (l *Local) lock(h offpeak.Hash) (unlock func()) {
 	l.mu.Lock()
 	k := l.locks[h]
 	if k == nil {
@@ -289,9 +324,11 @@ func (in *input) check(want offpeak.Hash) error {
 // verified reads a blob and fails at its end if its bytes were changed.
 type verified struct {
 	ctx  context.Context
-	f    *os.File
+	f    io.ReadCloser
 	want offpeak.Hash
 	sum  hash.Hash
+	// broken turns an error of f into one of the store.
+	broken func(error) error
 }
 
 func (v *verified) Read(p []byte) (int, error) {
@@ -306,7 +343,7 @@ func (v *verified) Read(p []byte) (int, error) {
 			return n, fmt.Errorf("read blob %s: stored bytes have hash %s: %w", v.want, got, offpeak.ErrHashMismatch)
 		}
 	case err != nil:
-		err = fmt.Errorf("read blob %s: %w", v.want, diskError(err))
+		err = fmt.Errorf("read blob %s: %w", v.want, v.broken(err))
 	}
 	return n, err
 }

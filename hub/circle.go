@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +30,8 @@ const (
 type circle struct {
 	self offpeak.Hub
 	// alone says that the store is of one hub.
-	alone bool
+	alone  bool
+	joined bool
 
 	mu sync.Mutex // guards what follows
 	// until is when this hub's lead ends, by its own clock, counted from before it
@@ -65,14 +67,33 @@ func (h *Hub) leads() bool {
 	return now.Before(c.until) || h.cfg.AlwaysLead
 }
 
-// join says that the hub is here, before it does anything.
-func (h *Hub) join(ctx context.Context) error {
+// Join says that the hub is here, before it does anything: Run does, unless it was
+// done before. It returns a *store.BlobsElsewhereError for a hub that has no part
+// in the grid's blobs.
+func (h *Hub) Join(ctx context.Context) error {
+	if h.circle.joined {
+		return nil
+	}
 	a, err := h.env.Store.Attend(ctx, h.circle.self, 0)
 	if err != nil {
-		return err
+		return fmt.Errorf("join the grid: %w", err)
 	}
+	h.circle.joined = true
 	h.circle.alone = a.Alone
 	h.circle.take(a, time.Time{})
+	if a.Others == 0 {
+		return nil
+	}
+	hubs, err := h.env.Store.Hubs(ctx)
+	if err != nil {
+		return fmt.Errorf("join the grid: %w", err)
+	}
+	for _, o := range hubs {
+		if f := h.circle.self.Fingerprint; f != "" && o.Fingerprint != "" && o.Fingerprint != f {
+			h.env.Log.Warn("another hub of the grid has another key: join tokens and people pin one, so give all hubs the same hub.key", "other", o.Addresses, "fingerprint", o.Fingerprint)
+			break
+		}
+	}
 	return nil
 }
 
@@ -155,7 +176,7 @@ func (h *Hub) accompanied(ctx context.Context) (bool, error) {
 func (h *Hub) Hubs(ctx context.Context) ([]offpeak.Hub, error) {
 	if h.circle.alone {
 		self := h.circle.self
-		self.Leads = true
+		self.Leads, self.SeenAt = true, h.env.Now().UTC()
 		return []offpeak.Hub{self}, nil
 	}
 	return h.env.Store.Hubs(ctx)

@@ -183,4 +183,3 @@ func (h *Hub) resync(ctx context.Context) error {
 	h.doubt.Store(true)
 	return nil
 }
-

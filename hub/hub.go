@@ -190,7 +190,7 @@ func New(cfg Config, env Env) *Hub {
 		},
 		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},
-		circle:  newCircle(offpeak.Hub{ID: env.ID, Addresses: cfg.Hubs, Version: cfg.Version, Blobs: cfg.Blobs}),
+		circle:  newCircle(offpeak.Hub{ID: env.ID, Addresses: cfg.Hubs, Version: cfg.Version, Fingerprint: cfg.Fingerprint, Blobs: cfg.Blobs, StartedAt: env.Now().UTC()}),
 	}
 	h.peers.byID = make(map[offpeak.NodeID]*peer)
 	h.keeper.wake = make(chan struct{}, 1)
@@ -202,7 +202,7 @@ func New(cfg Config, env Env) *Hub {
 	})
 	h.data = data.New(data.Config{Retention: cfg.Retention, Folder: cfg.Folder}, data.Env{
 		Store: env.Store, Blobs: env.Blobs, Log: env.Log, Disk: env.Disk,
-		Bells: &h.bells, Stopped: h.stopped, Metrics: h.metrics.registry,
+		Bells: &h.bells, Stopped: h.stopped, Leads: h.leads, Metrics: h.metrics.registry,
 	})
 	return h
 }
@@ -212,8 +212,8 @@ func New(cfg Config, env Env) *Hub {
 // when ctx was done. A hub runs once.
 func (h *Hub) Run(ctx context.Context) error {
 	defer close(h.stopped)
-	if err := h.join(ctx); err != nil {
-		return done(ctx, fmt.Errorf("join the grid: %w", err))
+	if err := h.Join(ctx); err != nil {
+		return done(ctx, err)
 	}
 	// What other hubs do from here on is followed, so the picture is of later.
 	if err := h.startTail(ctx); err != nil {

@@ -471,8 +471,7 @@ type Data interface {
 	// and whose protection is over.
 	Unused(ctx context.Context, limit int) ([]BlobRef, error)
 	// DropBlob removes the pair if it is still unused, and says whether that was
-	// the last account that had the blob, so that its bytes may go. The caller
-	// holds the blob's lock, as it does around storing bytes and AddBlob.
+	// the last account that had the blob, so that its bytes may go.
 	DropBlob(ctx context.Context, ref BlobRef) (dropped, last bool, err error)
 
 	// AppendLog stores an immutable segment of a live lease's log, fenced like a
@@ -548,6 +547,9 @@ type Hubs interface {
 	// lead 0 asks for none. A hub whose blobs lie elsewhere than the grid's, which
 	// the first hub says, is refused with a *BlobsElsewhereError.
 	Attend(ctx context.Context, hub offpeak.Hub, lead time.Duration) (Attendance, error)
+	// MoveBlobs says that the grid's blobs lie in another place from now on, to
+	// which somebody has copied them. ErrConflict: another hub is at work.
+	MoveBlobs(ctx context.Context, hub offpeak.HubID, to string) error
 	// Leave says that a hub goes: its lead is free at once.
 	Leave(ctx context.Context, hub offpeak.HubID) error
 	// Hubs lists the hubs that were at work in the last day, the newest first.

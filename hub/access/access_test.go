@@ -149,14 +149,14 @@ func TestNobodyHandsOutMoreThanTheyHave(t *testing.T) {
 
 func TestLocalTokenReplacesTheLast(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
-		first, err := d.control.LocalToken(t.Context())
+		first, err := d.control.LocalToken(t.Context(), "")
 		must(t, err)
 		tok, err := d.control.Authenticate(t.Context(), first)
 		must(t, err)
 		if tok.Role != offpeak.RoleAdmin || tok.Member == "" {
 			t.Fatalf("the local token is %+v", tok)
 		}
-		second, err := d.control.LocalToken(t.Context())
+		second, err := d.control.LocalToken(t.Context(), "")
 		must(t, err)
 		if _, err := d.control.Authenticate(t.Context(), first); !errors.Is(err, offpeak.ErrUnauthenticated) {
 			t.Fatalf("the first local token: %v", err)

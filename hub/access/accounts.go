@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -11,7 +12,7 @@ import (
 	"offpeak/wire"
 )
 
-// localName is the name of the tokens that stand in the local file.
+// localName begins the names of the tokens that stand in local files.
 const localName = "local file"
 
 // CreateAccount makes an account.
@@ -137,8 +138,14 @@ func (c *Control) Bootstrap(ctx context.Context) (secret string, err error) {
 	return bearer, nil
 }
 
-// LocalToken makes an admin token for the local file; it replaces the last one.
-func (c *Control) LocalToken(ctx context.Context) (secret string, err error) {
+// LocalToken makes an admin token for the local file of a hub in place, "" where
+// the grid has only one; it replaces the last one made there.
+func (c *Control) LocalToken(ctx context.Context, place string) (secret string, err error) {
+	name := localName
+	if place != "" {
+		sum := sha256.Sum256([]byte(place))
+		name += " " + hex.EncodeToString(sum[:4])
+	}
 	accounts, _, err := c.env.Store.Accounts(ctx, store.Page{Limit: 1})
 	if err != nil {
 		return "", fmt.Errorf("find the first account: %w", err)
@@ -152,7 +159,7 @@ func (c *Control) LocalToken(ctx context.Context) (secret string, err error) {
 	if err != nil {
 		return "", err
 	}
-	t.Name = localName
+	t.Name = name
 	members, err := c.env.Store.Members(ctx, a)
 	if err != nil {
 		return "", fmt.Errorf("find the first admin: %w", err)
@@ -172,7 +179,7 @@ func (c *Control) LocalToken(ctx context.Context) (secret string, err error) {
 			return "", fmt.Errorf("find older local tokens: %w", err)
 		}
 		for _, old := range tokens {
-			if old.Name != localName || old.ID == t.ID || old.RevokedAt != nil {
+			if old.Name != name || old.ID == t.ID || old.RevokedAt != nil {
 				continue
 			}
 			if err := c.RevokeToken(ctx, c.ownOp(actor, "revoke-"+old.ID), a, old.ID); err != nil {

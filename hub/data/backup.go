@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 
@@ -13,12 +14,26 @@ import (
 )
 
 // Names of what a data folder and a backup of it hold. The key is the hub's
-// secret: whoever has it can pose as the hub to those who pin it.
+// secret: whoever has it can pose as the hub to those who pin it. A backup has
+// either the blobs or, where they lie in a place of their own, its name.
 const (
-	DatabaseFile = "offpeak.db"
-	BlobFolder   = "blobs"
-	KeyFile      = "hub.key"
+	DatabaseFile  = "offpeak.db"
+	BlobFolder    = "blobs"
+	BlobPlaceFile = "blobs.txt"
+	KeyFile       = "hub.key"
 )
+
+// lister is the ability of a blob store to walk over what it holds, so that a
+// backup can copy it.
+type lister interface {
+	All() iter.Seq2[offpeak.Hash, error]
+}
+
+// placed is the ability of a blob store in a place of its own to say where that
+// is, as --blobs names it.
+type placed interface {
+	Where() string
+}
 
 // ErrNoDatabase says that a folder has a grid's blobs or log but no database.
 var ErrNoDatabase = errors.New("the database is gone, while its blobs or its log are there")
@@ -51,14 +66,11 @@ func CheckFolder(folder string) error {
 
 // Backup writes database, blobs and, where the hub has one, its key to a new
 // folder. The database is copied first and nothing is collected meanwhile, so
-// every blob it names is there.
+// every blob it names is there. Blobs in a place of their own are not copied:
+// the backup says where they are.
 func (v *Vault) Backup(ctx context.Context, path string) error {
 	if !filepath.IsAbs(path) {
 		return &offpeak.FieldError{Field: "path", Value: path, Rule: "is an absolute path on the hub's machine that does not exist yet"}
-	}
-	all, ok := v.env.Blobs.(lister)
-	if !ok {
-		return fmt.Errorf("back up: the blob store can't list its blobs; copy it with its own tools: %w", offpeak.ErrConflict)
 	}
 	if err := os.Mkdir(path, 0o700); err != nil {
 		if errors.Is(err, os.ErrExist) {
@@ -71,21 +83,39 @@ func (v *Vault) Backup(ctx context.Context, path string) error {
 	if err := v.env.Store.Backup(ctx, filepath.Join(path, DatabaseFile)); err != nil {
 		return fmt.Errorf("back up database: %w", err)
 	}
-	target, err := blob.OpenLocal(filepath.Join(path, BlobFolder))
-	if err != nil {
+	if err := v.backupBlobs(ctx, path); err != nil {
 		return fmt.Errorf("back up blobs: %w", err)
-	}
-	defer target.Close()
-	for hash, err := range all.All() {
-		if err != nil {
-			return fmt.Errorf("back up blobs: %w", err)
-		}
-		if err := v.copyBlob(ctx, target, hash); err != nil {
-			return fmt.Errorf("back up blob %s: %w", hash, err)
-		}
 	}
 	if err := CopyKey(v.cfg.Folder, path); err != nil {
 		return fmt.Errorf("back up: %w", err)
+	}
+	return nil
+}
+
+func (v *Vault) backupBlobs(ctx context.Context, path string) error {
+	if at, ok := v.env.Blobs.(placed); ok {
+		if err := os.WriteFile(filepath.Join(path, BlobPlaceFile), []byte(at.Where()+"\n"), 0o600); err != nil {
+			return errors.Join(offpeak.ErrStorage, err)
+		}
+		return nil
+	}
+	all, ok := v.env.Blobs.(lister)
+	if !ok {
+		return fmt.Errorf("the blob store can't list its blobs: %w", offpeak.ErrConflict)
+	}
+	target, err := blob.OpenLocal(filepath.Join(path, BlobFolder))
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	for hash, err := range all.All() {
+		if err == nil {
+			err = v.copyBlob(ctx, target, hash)
+		}
+		// What a sweep removes meanwhile the database does not name.
+		if err != nil && !errors.Is(err, offpeak.ErrNotFound) {
+			return fmt.Errorf("copy %s: %w", hash, err)
+		}
 	}
 	return nil
 }

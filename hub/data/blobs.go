@@ -11,8 +11,8 @@ import (
 	"offpeak/blob"
 )
 
-// Put stores a blob for an account. The blob's lock is held from the bytes
-// to the book-keeping, so that the janitor can't remove what was just stored.
+// Put stores a blob for an account: bytes first, then books, with no collection
+// in between.
 func (v *Vault) Put(ctx context.Context, account offpeak.AccountID, hash offpeak.Hash, r io.Reader) error {
 	if !hash.Valid() {
 		return &offpeak.FieldError{Field: "hash", Value: string(hash), Rule: "is the lower-case hex SHA-256 of the bytes"}
@@ -20,31 +20,35 @@ func (v *Vault) Put(ctx context.Context, account offpeak.AccountID, hash offpeak
 	if err := v.Full(); err != nil {
 		return fmt.Errorf("put blob %s: %w", hash, err)
 	}
-	unlock := v.env.Blobs.Lock(hash)
-	defer unlock()
-	size, err := v.env.Blobs.Put(ctx, hash, r)
+	var booking error
+	err := v.env.Blobs.Keep(ctx, hash, r, func(ctx context.Context, size offpeak.Bytes) error {
+		booking = v.env.Store.AddBlob(ctx, account, hash, size)
+		return booking
+	})
 	if err != nil {
-		return fmt.Errorf("put blob %s: %w", hash, err)
-	}
-	if err := v.env.Store.AddBlob(ctx, account, hash, size); err != nil {
-		return fmt.Errorf("put blob %s: %w", hash, errors.Join(err, v.unbooked(ctx, hash, err)))
+		return fmt.Errorf("put blob %s: %w", hash, errors.Join(err, v.unbooked(ctx, hash, booking)))
 	}
 	return nil
 }
 
-// unbooked removes the bytes of a blob that could not be booked for anybody:
-// nothing would ever collect them. Where the booking may have been committed
-// all the same they stay. The caller holds the blob's lock.
+// unbooked removes the bytes of a blob that could not be booked for anybody.
+// Where the booking may have been committed all the same they stay.
 func (v *Vault) unbooked(ctx context.Context, hash offpeak.Hash, cause error) error {
-	if errors.Is(cause, offpeak.ErrUnavailable) {
+	if cause == nil || errors.Is(cause, offpeak.ErrUnavailable) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := v.env.Store.HasBlob(ctx, "", hash); !errors.Is(err, offpeak.ErrNotFound) {
-		return err
+	return v.env.Blobs.Collect(ctx, hash, func(ctx context.Context) (bool, error) { return v.unused(ctx, hash) })
+}
+
+// unused says that no account has a blob.
+func (v *Vault) unused(ctx context.Context, hash offpeak.Hash) (bool, error) {
+	err := v.env.Store.HasBlob(ctx, "", hash)
+	if errors.Is(err, offpeak.ErrNotFound) {
+		return true, nil
 	}
-	return v.env.Blobs.Remove(ctx, hash)
+	return false, err
 }
 
 // Open opens a blob that the account has.

@@ -15,6 +15,14 @@ const (
 // share is how full the hub's disk is, 0 to 1; 0 where unknown.
 func (v *Vault) share() float64 { return float64(v.used.Load()) / 1e6 }
 
+// fullest is how full the fullest of the folders' file systems is.
+func fullest(folders []string) (used float64) {
+	for _, f := range folders {
+		used = max(used, diskUsed(f))
+	}
+	return used
+}
+
 // Full returns ErrStorage while so little is left that what is accepted
 // already may not be able to finish.
 func (v *Vault) Full() error {

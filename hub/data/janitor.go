@@ -29,18 +29,8 @@ func (v *Vault) Run(ctx context.Context) error {
 	for {
 		said = v.lookAtDisk(said)
 		wait := janitorPeriod
-		pruned, err := v.env.Store.Prune(ctx, v.cfg.Retention, pruneBatch)
-		if err != nil && ctx.Err() == nil {
-			v.env.Log.Warn("prune", "err", err)
-		}
-		removed, err := v.collect(ctx, collectBatch)
-		if err != nil && ctx.Err() == nil {
-			v.env.Log.Warn("collect blobs", "err", err)
-		}
-		v.pruned.Add(float64(pruned))
-		v.collected.Add(float64(removed))
-		if pruned >= pruneBatch || removed >= collectBatch {
-			wait = time.Second
+		if v.env.Leads == nil || v.env.Leads() {
+			wait = v.tidy(ctx)
 		}
 		if v.share() >= diskAlarm {
 			wait = min(wait, 10*time.Second)
@@ -51,6 +41,24 @@ func (v *Vault) Run(ctx context.Context) error {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// tidy prunes and collects a bounded number, and says when to do so again.
+func (v *Vault) tidy(ctx context.Context) time.Duration {
+	pruned, err := v.env.Store.Prune(ctx, v.cfg.Retention, pruneBatch)
+	if err != nil && ctx.Err() == nil {
+		v.env.Log.Warn("prune", "err", err)
+	}
+	removed, err := v.collect(ctx, collectBatch)
+	if err != nil && ctx.Err() == nil {
+		v.env.Log.Warn("collect blobs", "err", err)
+	}
+	v.pruned.Add(float64(pruned))
+	v.collected.Add(float64(removed))
+	if pruned >= pruneBatch || removed >= collectBatch {
+		return time.Second
+	}
+	return janitorPeriod
 }
 
 // collect removes blobs that nothing refers to, a bounded number a pass.
@@ -76,12 +84,10 @@ func (v *Vault) collect(ctx context.Context, limit int) (removed int, err error)
 	return removed, nil
 }
 
-func (v *Vault) collectOne(ctx context.Context, ref store.BlobRef) (bool, error) {
-	unlock := v.env.Blobs.Lock(ref.Hash)
-	defer unlock()
-	dropped, last, err := v.env.Store.DropBlob(ctx, ref)
-	if err != nil || !last {
-		return dropped, err
-	}
-	return dropped, v.env.Blobs.Remove(ctx, ref.Hash)
+func (v *Vault) collectOne(ctx context.Context, ref store.BlobRef) (dropped bool, err error) {
+	err = v.env.Blobs.Collect(ctx, ref.Hash, func(ctx context.Context) (last bool, err error) {
+		dropped, last, err = v.env.Store.DropBlob(ctx, ref)
+		return last, err
+	})
+	return dropped, err
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"errors"
 	"fmt"
-	"net/http"
-	"sync"
+	"slices"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"offpeak"
 	"offpeak/wire"
@@ -20,56 +23,75 @@ type Virtual struct {
 	Direct wire.Direct
 	inc    offpeak.Incarnation
 	seq    atomic.Int64
-	held   []wire.HeldLease
+	held   []virtualLease
+	// unsaid are reports of which no hub has said that it has them.
+	unsaid []wire.Report
+}
+
+// virtualLease is a lease that a virtual node runs.
+type virtualLease struct {
+	wire.HeldLease
+	began time.Time
 }
 
 // Fleet enrols n virtual nodes of eight cores over the API.
 func (g *Grid) Fleet(n int) []*Virtual {
 	g.t.Helper()
-	tok, err := g.Client.CreateToken(context.Background(), NewOp(), wire.NewToken{Role: offpeak.RoleJoin, Uses: n})
+	transport := g.transport()
+	nodes, err := JoinMany(context.Background(), n, g.JoinToken(n), func(i int) Joining {
+		return Joining{Direct: g.round(i, transport), Name: fmt.Sprintf("v%05d", i), CPU: 8000}
+	})
 	if err != nil {
-		g.t.Fatalf("make a join token: %v", err)
-	}
-	join, err := wire.DecodeJoinToken(tok.Secret)
-	if err != nil {
-		g.t.Fatalf("read the join token: %v", err)
-	}
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-	nodes := make([]*Virtual, n)
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= n {
-					return
-				}
-				v, err := g.enrol(client, tok.Token.ID, join.Token, fmt.Sprintf("v%05d", i))
-				if err != nil {
-					g.t.Error(err)
-					return
-				}
-				nodes[i] = v
-			}
-		})
-	}
-	wg.Wait()
-	if g.t.Failed() {
-		g.t.FailNow()
+		g.t.Fatal(err)
 	}
 	return nodes
 }
 
-func (g *Grid) enrol(client *http.Client, join offpeak.TokenID, secret, name string) (*Virtual, error) {
-	ctx := context.Background()
+// JoinToken makes a token with which so many nodes may join.
+func (g *Grid) JoinToken(uses int) wire.CreatedToken {
+	g.t.Helper()
+	tok, err := g.Client.CreateToken(context.Background(), NewOp(), wire.NewToken{Role: offpeak.RoleJoin, Uses: uses})
+	if err != nil {
+		g.t.Fatalf("make a join token: %v", err)
+	}
+	return tok
+}
+
+// Joining is who joins, and how it speaks to the hubs.
+type Joining struct {
+	Direct wire.Direct
+	Name   string
+	// CPU is what it has, in thousandths of a core.
+	CPU int64
+}
+
+// JoinMany joins n virtual nodes with a join token, sixteen at a time.
+func JoinMany(ctx context.Context, n int, token wire.CreatedToken, who func(i int) Joining) ([]*Virtual, error) {
+	join, err := wire.DecodeJoinToken(token.Secret)
+	if err != nil {
+		return nil, fmt.Errorf("read the join token: %w", err)
+	}
+	nodes := make([]*Virtual, n)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(16)
+	for i := range nodes {
+		group.Go(func() (err error) {
+			nodes[i], err = who(i).join(ctx, token.Token.ID, join.Token)
+			return err
+		})
+	}
+	return nodes, group.Wait()
+}
+
+func (j Joining) join(ctx context.Context, token offpeak.TokenID, secret string) (*Virtual, error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	d := wire.Direct{Client: client, Base: "http://" + g.Addr, Token: secret, Agent: "gridtest"}
-	in, err := d.Enrol(ctx, wire.Enrol{Name: name, Key: pub, Proof: ed25519.Sign(key, wire.EnrolMessage(join)), Inventory: offpeak.Inventory{
-		Hostname: name, OS: "linux", Arch: "amd64", CPU: 8000, Memory: 16 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process"}, Version: "gridtest"}})
+	d := j.Direct
+	d.Token = secret
+	in, err := d.Enrol(ctx, wire.Enrol{Name: j.Name, Key: pub, Proof: ed25519.Sign(key, wire.EnrolMessage(token)), Inventory: offpeak.Inventory{
+		Hostname: j.Name, OS: "linux", Arch: "amd64", CPU: j.CPU, Memory: 16 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process"}, Version: "gridtest"}})
 	if err != nil {
 		return nil, err
 	}
@@ -97,16 +119,18 @@ func (v *Virtual) At(base string) *Virtual {
 
 // Beat sends a heartbeat that says what was reported as held.
 func (v *Virtual) Beat(ctx context.Context) (wire.Sync, error) {
-	return v.Direct.Heartbeat(ctx, wire.Heartbeat{Incarnation: v.inc, Seq: v.seq.Add(1), Availability: offpeak.NodeAvailable, Held: v.held})
+	held := make([]wire.HeldLease, len(v.held))
+	for i, l := range v.held {
+		l.Metered = offpeak.Millis(time.Since(l.began).Milliseconds())
+		held[i] = l.HeldLease
+	}
+	return v.Direct.Heartbeat(ctx, wire.Heartbeat{Incarnation: v.inc, Seq: v.seq.Add(1), Availability: offpeak.NodeAvailable, Held: held})
 }
 
 // Run reports that an offered lease was accepted and runs; it is held then.
 func (v *Virtual) Run(ctx context.Context, l wire.Desired) error {
-	if err := v.report(ctx, l, wire.Report{Kind: "accepted"}, wire.Report{Kind: "running", Started: true}); err != nil {
-		return err
-	}
-	v.held = append(v.held, wire.HeldLease{Lease: l.Lease, Attempt: l.Attempt})
-	return nil
+	v.held = append(v.held, virtualLease{wire.HeldLease{Lease: l.Lease, Attempt: l.Attempt}, time.Now()})
+	return v.report(ctx, l, wire.Report{Kind: "accepted"}, wire.Report{Kind: "running", Started: true})
 }
 
 // End reports the end of a lease.
@@ -115,32 +139,74 @@ func (v *Virtual) End(ctx context.Context, l wire.Desired, reason offpeak.EndRea
 	if reason == offpeak.EndCompleted {
 		end.ExitCode = new(int)
 	}
-	if err := v.report(ctx, l, end); err != nil {
-		return err
-	}
-	kept := v.held[:0:0]
 	for _, h := range v.held {
-		if h.Lease != l.Lease {
-			kept = append(kept, h)
+		if h.Lease == l.Lease {
+			end.Ran = offpeak.Millis(time.Since(h.began).Milliseconds())
 		}
 	}
-	v.held = kept
-	return nil
+	v.drop(l.Lease)
+	return v.report(ctx, l, end)
+}
+
+func (v *Virtual) drop(lease offpeak.LeaseID) {
+	v.held = slices.DeleteFunc(v.held, func(h virtualLease) bool { return h.Lease == lease })
 }
 
 func (v *Virtual) report(ctx context.Context, l wire.Desired, reports ...wire.Report) error {
-	for i := range reports {
-		r := &reports[i]
+	for _, r := range reports {
 		r.Lease, r.Attempt, r.Incarnation, r.Seq = l.Lease, l.Attempt, v.inc, v.seq.Add(1)
+		v.unsaid = append(v.unsaid, r)
 	}
-	results, err := v.Direct.Report(ctx, reports)
+	return v.Flush(ctx)
+}
+
+// Flush says again what no hub has answered yet. It returns what a hub refused;
+// a lease of which something was refused is not held any more.
+func (v *Virtual) Flush(ctx context.Context) error {
+	if len(v.unsaid) == 0 {
+		return nil
+	}
+	results, err := v.Direct.Report(ctx, v.unsaid)
 	if err != nil {
 		return err
 	}
+	said := v.unsaid
+	v.unsaid = nil
+	var errs []error
 	for i, r := range results {
-		if r.Problem != nil {
-			return fmt.Errorf("report %s of %s: %w", reports[i].Kind, l.Lease, r.Problem)
+		if r.Problem == nil {
+			continue
+		}
+		problem := fmt.Errorf("report %s of %s: %w", said[i].Kind, said[i].Lease, r.Problem)
+		if errors.Is(problem, offpeak.ErrUnavailable) {
+			v.unsaid = append(v.unsaid, said[i])
+		} else {
+			v.drop(said[i].Lease)
+		}
+		errs = append(errs, problem)
+	}
+	return errors.Join(errs...)
+}
+
+// Report makes reports of many leases in one request and returns what became of
+// each. A lease that is not over is held from then on. Nothing is said again.
+func (v *Virtual) Report(ctx context.Context, reports []wire.Report) ([]wire.ReportResult, error) {
+	for i := range reports {
+		reports[i].Incarnation, reports[i].Seq = v.inc, v.seq.Add(1)
+	}
+	results, err := v.Direct.Report(ctx, reports)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range results {
+		l := wire.HeldLease{Lease: reports[i].Lease, Attempt: reports[i].Attempt}
+		switch {
+		case r.Problem != nil:
+		case r.State.Terminal():
+			v.drop(l.Lease)
+		case !slices.ContainsFunc(v.held, func(h virtualLease) bool { return h.Lease == l.Lease }):
+			v.held = append(v.held, virtualLease{l, time.Now()})
 		}
 	}
-	return nil
+	return results, nil
 }

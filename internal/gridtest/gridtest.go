@@ -1,5 +1,5 @@
-// Package gridtest runs a whole grid of real processes on loopback: a hub, its
-// agents, their supervisors and jobs, each started from the built binary and
+// Package gridtest runs a whole grid of real processes on loopback: a hub or
+// several, agents, their supervisors and jobs, each started from the built binary and
 // killed, stopped and cut off with real signals and real sockets.
 //
 // A Grid belongs to one test. Everything it starts is gone and everything it
@@ -10,12 +10,9 @@ package gridtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,16 +38,17 @@ type Timers struct {
 // Quick are timers for tests on a busy machine with two cores.
 var quick = Timers{Heartbeat: 200 * time.Millisecond, Timeout: 3 * time.Second, Offer: 2 * time.Second, Tick: 100 * time.Millisecond}
 
-// Grid is one hub and its agents.
+// Grid is one hub, or several on one database, and their agents.
 type Grid struct {
-	t       testing.TB
-	bin     string
-	Dir     string
-	Timers  Timers
-	Addr    string
-	Client  *wire.Direct
-	hub     *exec.Cmd
-	hubArgs []string
+	t      testing.TB
+	bin    string
+	Dir    string
+	Timers Timers
+	// Hubs are the hub processes; what the grid's own methods do to "the hub"
+	// they do to the first.
+	Hubs []*Hub
+	// Client goes round the hubs: to the next where one does not answer.
+	Client *wire.Direct
 	// slept says that a machine stood still, so that what it ran may overlap
 	// for a moment with what took its place.
 	slept bool
@@ -64,91 +62,41 @@ type Grid struct {
 // Start starts a hub from the binary at bin. Extra arguments go to `offpeak hub`.
 func Start(t testing.TB, bin string, hubArgs ...string) *Grid {
 	t.Helper()
+	return start(t, bin, "", 1, quick, hubArgs)
+}
+
+// StartHubs starts so many hubs on the PostgreSQL database at db, each with a
+// folder and a home of its own, as on machines of their own.
+func StartHubs(t testing.TB, bin, db string, n int, timers Timers, hubArgs ...string) *Grid {
+	t.Helper()
+	return start(t, bin, db, n, timers, hubArgs)
+}
+
+func start(t testing.TB, bin, db string, n int, timers Timers, hubArgs []string) *Grid {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "grid")
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &Grid{t: t, bin: bin, Dir: dir, Timers: quick, Addr: freeAddr(t), hubArgs: hubArgs, agents: map[string]*Agent{}, forgotten: map[offpeak.JobID]bool{}}
+	g := &Grid{t: t, bin: bin, Dir: dir, Timers: timers, agents: map[string]*Agent{}, forgotten: map[offpeak.JobID]bool{}}
 	t.Cleanup(g.stop)
-	g.StartHub()
-	return g
-}
-
-func freeAddr(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for i := range n {
+		g.Hubs = append(g.Hubs, newHub(g, i, db, hubArgs))
 	}
-	defer l.Close()
-	return l.Addr().String()
+	for _, h := range g.Hubs {
+		h.Start()
+	}
+	g.login()
+	return g
 }
 
 // Env is the environment of every process of the grid: a home of its own, so
 // that tests neither see nor touch the user's.
-func (g *Grid) Env() []string {
-	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + g.Dir, "OFFPEAK_HOME=" + filepath.Join(g.Dir, "home"), "LANG=C.UTF-8"}
-}
+func (g *Grid) Env() []string { return g.Hubs[0].env() }
 
-// HubDir is the hub's data folder.
-func (g *Grid) HubDir() string { return filepath.Join(g.Dir, "hub") }
-
-// StartHub starts the hub, also after it was killed, and waits until it serves.
-func (g *Grid) StartHub() {
-	g.t.Helper()
-	args := append([]string{"hub", "--listen", g.Addr, "--data", g.HubDir(),
-		"--heartbeat", g.Timers.Heartbeat.String(), "--timeout", g.Timers.Timeout.String(),
-		"--offer", g.Timers.Offer.String(), "--tick", g.Timers.Tick.String(), "--log-format", "text", "--trace-verbs", g.traceFile()}, g.hubArgs...)
-	cmd := g.command("hub.log", args...)
-	if err := cmd.Start(); err != nil {
-		g.t.Fatalf("start hub: %v", err)
-	}
-	g.hub = cmd
-	Eventually(g.t, 20*time.Second, "the hub to serve", func() error {
-		resp, err := http.Get("http://" + g.Addr + "/v1/health")
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("health: %s", resp.Status)
-		}
-		return nil
-	})
-	Eventually(g.t, 10*time.Second, "the hub's local file", func() error {
-		l, err := local.Read(g.localFile())
-		if err == nil && l.PID != g.HubPID() {
-			err = fmt.Errorf("it is process %d's, want %d's", l.PID, g.HubPID())
-		}
-		return err
-	})
-	if g.Client == nil {
-		g.login()
-	}
-}
-
-func (g *Grid) localFile() string { return filepath.Join(g.Dir, "home", "local.json") }
-
-func (g *Grid) traceFile() string { return filepath.Join(g.Dir, "verbs") }
-
-// HubPID is the hub's process.
-func (g *Grid) HubPID() int { return g.hub.Process.Pid }
-
-// KillHub kills the hub with SIGKILL and waits until it is gone.
-func (g *Grid) KillHub() {
-	_ = g.hub.Process.Kill()
-	_ = g.hub.Wait()
-}
-
-// StopHub asks the hub to stop and returns its exit error.
-func (g *Grid) StopHub() error {
-	_ = g.hub.Process.Signal(syscall.SIGTERM)
-	return g.hub.Wait()
-}
-
-func (g *Grid) command(logName string, args ...string) *exec.Cmd {
+func (g *Grid) command(env []string, logName string, args ...string) *exec.Cmd {
 	cmd := exec.Command(g.bin, args...)
-	cmd.Env = g.Env()
+	cmd.Env = env
 	log, err := os.OpenFile(filepath.Join(g.Dir, logName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		g.t.Fatal(err)
@@ -166,18 +114,7 @@ func (g *Grid) CLI(args ...string) (stdout, stderr string, exit int) {
 
 // CLIIn is CLI in another working folder.
 func (g *Grid) CLIIn(dir string, args ...string) (stdout, stderr string, exit int) {
-	var out, errs strings.Builder
-	cmd := exec.Command(g.bin, args...)
-	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = g.Env(), dir, &out, &errs
-	err := cmd.Run()
-	var ee *exec.ExitError
-	switch {
-	case errors.As(err, &ee):
-		exit = ee.ExitCode()
-	case err != nil:
-		exit = -1
-	}
-	return out.String(), errs.String(), exit
+	return g.Hubs[0].cli(dir, args...)
 }
 
 // Agent is one agent process, with the supervisors and jobs below it.
@@ -191,11 +128,11 @@ type Agent struct {
 }
 
 // StartAgent joins a node of its own and runs its agent. Extra arguments go to
-// `offpeak agent run`. hub is the address to use, "" for the hub's own.
+// `offpeak agent run`. hub is the address to use, "" for those of all hubs.
 func (g *Grid) StartAgent(name, hub string, args ...string) *Agent {
 	g.t.Helper()
 	if hub == "" {
-		hub = "http://" + g.Addr
+		hub = strings.Join(g.URLs(), ",")
 	}
 	a := &Agent{Name: name, Dir: filepath.Join(g.Dir, "agent-"+name), grid: g}
 	a.args = append([]string{"agent", "run", "--data", a.Dir, "--name", name, "--hub", hub, "--cpu", "2", "--memory", "2GiB", "--disk", "4GiB", "--gpus", "none"}, args...)
@@ -231,7 +168,7 @@ func (g *Grid) Agents() []*Agent {
 // Start starts the agent's process, also after it was killed.
 func (a *Agent) Start() {
 	a.grid.t.Helper()
-	a.cmd = a.grid.command("agent-"+a.Name+".log", a.args...)
+	a.cmd = a.grid.command(a.grid.Env(), "agent-"+a.Name+".log", a.args...)
 	if err := a.cmd.Start(); err != nil {
 		a.grid.t.Fatalf("start agent %s: %v", a.Name, err)
 	}
@@ -418,8 +355,10 @@ func (g *Grid) stop() {
 	if g.Client == nil {
 		return
 	}
-	if g.hub.ProcessState != nil {
-		g.StartHub()
+	for _, h := range g.Hubs {
+		if !h.Runs() {
+			h.Start()
+		}
 	}
 	g.Check()
 	g.referee()
@@ -433,12 +372,12 @@ func (g *Grid) end() {
 		a.signal(syscall.SIGCONT)
 		a.KillNode()
 	}
-	if g.hub != nil {
-		g.KillHub()
+	for _, h := range g.Hubs {
+		h.Kill()
 	}
 	if g.t.Failed() {
-		for _, name := range []string{"hub.log"} {
-			g.t.Logf("%s:\n%s", name, tail(filepath.Join(g.Dir, name), 6000))
+		for _, h := range g.Hubs {
+			g.t.Logf("%s:\n%s", h.log(), tail(filepath.Join(g.Dir, h.log()), 6000))
 		}
 		for _, a := range agents {
 			g.t.Logf("agent %s:\n%s", a.Name, tail(filepath.Join(g.Dir, "agent-"+a.Name+".log"), 3000))
@@ -476,11 +415,12 @@ func Eventually(t testing.TB, within time.Duration, what string, cond func() err
 // replaces, buys one that lasts.
 func (g *Grid) login() {
 	g.t.Helper()
-	l, err := local.Read(g.localFile())
+	l, err := local.Read(g.Hubs[0].localFile())
 	if err != nil {
 		g.t.Fatalf("log in: %v", err)
 	}
-	d := wire.Direct{Client: wire.Client(""), Base: "http://" + g.Addr, Token: l.Token, Agent: "gridtest"}
+	d := g.round(0, g.transport())
+	d.Token = l.Token
 	tok, err := d.CreateToken(context.Background(), NewOp(), wire.NewToken{Name: "gridtest", Role: offpeak.RoleAdmin})
 	if err != nil {
 		g.t.Fatalf("log in: %v", err)

@@ -94,7 +94,7 @@ type Link struct {
 func (g *Grid) Link() *Link {
 	g.t.Helper()
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	p := toxiproxy.NewProxy(server, "link", "127.0.0.1:0", g.Addr)
+	p := toxiproxy.NewProxy(server, "link", "127.0.0.1:0", g.Addr())
 	if err := p.Start(); err != nil {
 		g.t.Fatalf("start proxy: %v", err)
 	}
@@ -227,7 +227,7 @@ func (g *Grid) KillHubAfter(d time.Duration) Inflight {
 	g.t.Helper()
 	time.Sleep(d)
 	g.KillHub()
-	in, err := inflight.Read(g.traceFile())
+	in, err := inflight.Read(g.Hubs[0].traceFile())
 	if err != nil {
 		g.t.Fatal(err)
 	}

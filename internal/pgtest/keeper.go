@@ -21,8 +21,9 @@ type keeper struct {
 // is closed, by the test or, at the end of the test's process, by the kernel.
 //
 // A postmaster that is asked with SIGQUIT leaves at once and takes its shared
-// memory with it. One that is frozen or does not heed it is killed with the
-// rest, and leaves the id of its shared memory in the seventh line of its file.
+// memory with it. One that does not heed it is killed with the rest, and leaves
+// the id of its shared memory in the seventh line of its file, and what
+// libfaketime keeps by its process id.
 const script = `
 dir=$1
 cat >/dev/null
@@ -41,6 +42,7 @@ for round in $(seq 200); do
 done 2>/dev/null
 memory=$(sed -n '7s/.* //p' "$dir/data/postmaster.pid" 2>/dev/null)
 [ -z "$memory" ] || ipcrm -m "$memory" 2>/dev/null
+[ -z "$quit" ] || rm -f "/dev/shm/faketime_shm_$quit" "/dev/shm/sem.faketime_sem_$quit"
 rm -rf "$dir"
 if left=$(processes) && [ -n "$left" ]; then
 	echo "still there:" $left

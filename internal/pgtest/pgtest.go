@@ -67,8 +67,8 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// launch starts a server that lives until close. Env is what its processes get
-// beyond the usual.
+// launch starts a server that lives until close. Prepare, if given, is called
+// before its first start.
 func launch(t testing.TB, prepare func(*Server) error) *Server {
 	t.Helper()
 	bin, err := binaries()
@@ -337,7 +337,7 @@ func (s *Server) signal(verb string, sig syscall.Signal, then func()) error {
 		}
 		left := s.Processes()
 		if len(left) == 0 && !s.running() {
-			return nil
+			return s.forgetClock(s.postmaster.Process.Pid)
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s postgres: processes %v are still there after %s", verb, left, patience)

@@ -1,16 +1,21 @@
 package pgtest_test
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"path/filepath"
+	osexec "os/exec"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"offpeak/internal/gridtest"
 	"offpeak/internal/pgtest"
 )
 
@@ -146,10 +151,110 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// gone fails the test if a server's folder is still there.
-func gone(t *testing.T, dir string) {
-	t.Helper()
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is still there: %v", filepath.Base(dir), err)
+// The clock jumps both ways under a running server, in old sessions and new, and
+// after a restart; what only counts goes on.
+func TestSkew(t *testing.T) {
+	s := pgtest.StartSkewable(t)
+	conn := connect(t, s.URL())
+	for _, d := range []time.Duration{2 * time.Hour, -2 * time.Hour, 0} {
+		if err := s.Skew(d); err != nil {
+			t.Fatal(err)
+		}
+		for name, c := range map[string]*pgx.Conn{"an old": conn, "a new": connect(t, s.URL())} {
+			var now time.Time
+			if err := c.QueryRow(t.Context(), "select clock_timestamp()").Scan(&now); err != nil {
+				t.Fatal(err)
+			}
+			if off := time.Until(now) - d; off.Abs() > time.Minute {
+				t.Errorf("%s session's clock is %s off where %s was asked for", name, time.Until(now), d)
+			}
+		}
 	}
+	if err := s.Skew(-time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var now time.Time
+	if err := connect(t, s.URL()).QueryRow(t.Context(), "select clock_timestamp()").Scan(&now); err != nil {
+		t.Fatal(err)
+	}
+	if off := time.Until(now) + time.Hour; off.Abs() > time.Minute {
+		t.Errorf("after a restart the clock is %s off, want an hour behind", time.Until(now))
+	}
+	if err := pg.Server(t).Skew(time.Hour); err == nil {
+		t.Error("the clock of an ordinary server could be set")
+	}
+}
+
+// However the process of a test ends, nothing of its servers is left, neither of
+// one that runs nor of one that is frozen, nor of one that was killed.
+func TestNothingOutlivesTheTests(t *testing.T) {
+	if os.Getenv("PGTEST_CHILD") != "" {
+		live(t)
+		return
+	}
+	child := osexec.Command(os.Args[0], "-test.run=^TestNothingOutlivesTheTests$", "-test.v")
+	child.Env = append(os.Environ(), "PGTEST_CHILD=1")
+	var said strings.Builder
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The child ends with this process too, however that ends.
+	if _, err := child.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(io.TeeReader(out, &said))
+	var left []pgtest.Trace
+	for len(left) == 0 && lines.Scan() {
+		if line, ok := strings.CutPrefix(lines.Text(), "left: "); ok {
+			if err := json.Unmarshal([]byte(line), &left); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait()
+	if len(left) != 4 {
+		t.Fatalf("the child started %d servers:\n%s", len(left), &said)
+	}
+	for _, l := range left {
+		if l.Memory == 0 || len(l.Processes) == 0 && !l.Killed {
+			t.Errorf("%s: the child did not say what there was: %+v", l.Name, l)
+		}
+		gridtest.Eventually(t, 30*time.Second, "the "+l.Name+" server to be gone", l.Gone)
+	}
+}
+
+// live starts servers, says what there is of them, and waits to be killed.
+func live(t *testing.T) {
+	traces := []pgtest.Trace{
+		pgtest.TraceOf(t, "running", pgtest.Start(t)),
+		pgtest.TraceOf(t, "skewable", pgtest.StartSkewable(t)),
+	}
+	frozen := pgtest.Start(t)
+	traces = append(traces, pgtest.TraceOf(t, "frozen", frozen))
+	killed := pgtest.Start(t)
+	trace := pgtest.TraceOf(t, "killed", killed)
+	trace.Killed = true
+	traces = append(traces, trace)
+	if err := errors.Join(frozen.Freeze(), killed.Kill()); err != nil {
+		t.Fatal(err)
+	}
+	said, err := json.Marshal(traces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("\nleft: %s\n", said)
+	_, _ = io.Copy(io.Discard, os.Stdin)
 }

@@ -1,6 +1,8 @@
 package pgtest
 
 import (
+	"fmt"
+	"os"
 	"sync"
 	"testing"
 )
@@ -40,7 +42,7 @@ func (a around) Run() int {
 	if s := a.shared.server; s != nil {
 		a.shared.server = nil
 		if err := s.close(); err != nil {
-			println("end PostgreSQL:", err.Error())
+			fmt.Fprintln(os.Stderr, "end PostgreSQL:", err)
 			code = max(code, 1)
 		}
 	}

@@ -1,11 +1,15 @@
-// Package steady is a clock that is never set back, for a hub and its store:
-// their rows hold times to come, such as a lease's expiry, and an hour that the
-// machine's clock is set back would keep a dead node's jobs for an hour more.
+// Package steady is clocks that a hub can rely on where the machine's is set.
 //
-// It goes on at its own pace, and with the machine's clock where that is further:
-// a correction forwards and the sleep of a suspended machine show as a jump, which
-// a hub takes for a time in which it did not listen. Once it was set back, the
-// machine's clock is believed again when it has caught up, or by the next process.
+// Counter counts and can't be set. Clock tells the time and is never set back, for
+// a hub and its store: their rows hold times to come, such as a lease's expiry, and
+// an hour that the machine's clock is set back would keep a dead node's jobs for an
+// hour more.
+//
+// A Clock goes on at its own pace, and with the machine's clock where that is
+// further: a correction forwards and the sleep of a suspended machine show as a
+// jump, which a hub takes for a time in which it did not listen. Once it was set
+// back, the machine's clock is believed again when it has caught up, or by the next
+// process.
 package steady
 
 import (

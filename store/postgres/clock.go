@@ -26,9 +26,20 @@ type clock struct {
 	asked, heard time.Duration
 }
 
+// read is the clock that can't be set; 0 where there is none.
+func (c *clock) read() time.Duration {
+	if c.elapsed == nil {
+		return 0
+	}
+	return c.elapsed()
+}
+
 // look compares a time that was read between before and now, and returns by how
 // much it jumped; else it becomes the last one read.
 func (c *clock) look(read time.Time, before time.Duration) time.Duration {
+	if c.elapsed == nil {
+		return 0
+	}
 	after := c.elapsed()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -95,12 +95,12 @@ func classify(err error) error {
 		return err
 	}
 	e, ok := errors.AsType[*pgconn.PgError](err)
+	if _, connecting := errors.AsType[*pgconn.ConnectError](err); connecting {
+		err = &connectError{err}
+	}
 	if !ok {
 		if _, scan := errors.AsType[pgx.ScanArgError](err); scan {
 			return err
-		}
-		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) && !pgconn.Timeout(err) {
-			return fmt.Errorf("%w: %w", offpeak.ErrUnavailable, err)
 		}
 		return fmt.Errorf("%w: %w", offpeak.ErrUnavailable, err)
 	}
@@ -122,6 +122,12 @@ func classify(err error) error {
 	}
 	return err
 }
+
+// connectError is what kept a connection from being made, in one line.
+type connectError struct{ cause error }
+
+func (e *connectError) Error() string { return strings.Join(strings.Fields(e.cause.Error()), " ") }
+func (e *connectError) Unwrap() error { return e.cause }
 
 // hasPoolSize says whether a URL or list of key=value names the pool's size.
 func hasPoolSize(dsn string) bool {

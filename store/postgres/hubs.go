@@ -43,9 +43,9 @@ func attend(t sqlstore.Tx, hub offpeak.Hub, lead time.Duration) (out store.Atten
 	if there != "" && there != hub.Blobs {
 		return out, &store.BlobsElsewhereError{Here: hub.Blobs, There: there}
 	}
-	if _, err := t.Exec(`INSERT INTO hubs (id, addresses, version, blobs, started_at, seen_at) VALUES ($1, $2, $3, $4, $5, $5)
+	if _, err := t.Exec(`INSERT INTO hubs (id, addresses, version, blobs, started_at, seen_at, fingerprint) VALUES ($1, $2, $3, $4, $5, $5, $6)
 		ON CONFLICT (id) DO UPDATE SET addresses = excluded.addresses, version = excluded.version, seen_at = excluded.seen_at`,
-		string(hub.ID), string(addresses), hub.Version, hub.Blobs, now); err != nil {
+		string(hub.ID), string(addresses), hub.Version, hub.Blobs, now, hub.Fingerprint); err != nil {
 		return out, err
 	}
 	if lead > 0 {
@@ -79,6 +79,25 @@ func attend(t sqlstore.Tx, hub offpeak.Hub, lead time.Duration) (out store.Atten
 		out.Addresses = append(out.Addresses[:len(out.Addresses):len(out.Addresses)], more...)
 	}
 	return out, rows.Err()
+}
+
+// MoveBlobs says that the grid's blobs lie elsewhere now.
+func (s *Store) MoveBlobs(ctx context.Context, hub offpeak.HubID, to string) error {
+	err := s.db.Write(ctx, func(t sqlstore.Tx) error {
+		var others int
+		if err := one(t, `SELECT count(*) FROM hubs WHERE id <> $1 AND seen_at > $2`, []any{string(hub), t.Now().Add(-store.AliveFor).UnixMicro()}, &others); err != nil {
+			return err
+		}
+		if others > 0 {
+			return fmt.Errorf("%d other hubs are at work: %w", others, offpeak.ErrConflict)
+		}
+		_, err := t.Exec(`UPDATE grid SET blobs = $1`, to)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("move blobs to %s: %w", to, err)
+	}
+	return nil
 }
 
 // one reads the one row of a query.
@@ -122,7 +141,7 @@ func (s *Store) Hubs(ctx context.Context) ([]offpeak.Hub, error) {
 	var out []offpeak.Hub
 	err := s.db.Read(ctx, func(t sqlstore.Tx) error {
 		now := t.Now()
-		rows, err := t.Query(`SELECT h.id, h.addresses, h.version, h.blobs, h.started_at, h.seen_at, l.hub = h.id AND l.until >= $1
+		rows, err := t.Query(`SELECT h.id, h.addresses, h.version, h.blobs, h.started_at, h.seen_at, h.fingerprint, l.hub = h.id AND l.until >= $1
 			FROM hubs h, leader l WHERE h.seen_at > $2 ORDER BY h.started_at DESC, h.id`, now.UnixMicro(), now.Add(-day).UnixMicro())
 		if err != nil {
 			return err
@@ -132,7 +151,7 @@ func (s *Store) Hubs(ctx context.Context) ([]offpeak.Hub, error) {
 			var h offpeak.Hub
 			var addresses string
 			var started, seen int64
-			if err := rows.Scan(&h.ID, &addresses, &h.Version, &h.Blobs, &started, &seen, &h.Leads); err != nil {
+			if err := rows.Scan(&h.ID, &addresses, &h.Version, &h.Blobs, &started, &seen, &h.Fingerprint, &h.Leads); err != nil {
 				return err
 			}
 			if err := json.Unmarshal([]byte(addresses), &h.Addresses); err != nil {

@@ -9,7 +9,7 @@
 // reads them. (Under REPEATABLE READ it would decide on what was true before it
 // waited for the lock.) One that was refused for another's sake, by a deadlock or a
 // lock that did not come, runs again; one whose COMMIT was not answered is looked
-// up by its transaction id. What can't be settled is ErrUnavailable, and the
+// for by its events. What can't be settled is ErrUnavailable, and the
 // operation id settles it.
 //
 // Time is the database's clock_timestamp(), plus a shift that all hubs share and
@@ -65,7 +65,7 @@ type Options struct {
 	// Now replaces the database's time. Tests only.
 	Now func() time.Time
 	// Elapsed is a clock that can't be set, by which a jump of the database's is
-	// noticed. It should count the time a machine sleeps. Default: Go's.
+	// noticed. It should count the time a machine sleeps. nil: jumps are not noticed.
 	Elapsed func() time.Duration
 	// Rand jitters the pauses between attempts. Default: randomly seeded.
 	Rand *rand.Rand
@@ -94,10 +94,6 @@ var (
 // server or schema that this hub can't work with, and ErrUnavailable where there
 // is no answer.
 func Open(ctx context.Context, url string, opts Options) (*Store, error) {
-	if opts.Elapsed == nil {
-		began := time.Now()
-		opts.Elapsed = func() time.Duration { return time.Since(began) }
-	}
 	if opts.Rand == nil {
 		opts.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
@@ -159,6 +155,8 @@ type db struct {
 	clock clock
 	store *Store
 
+	// newer says that the schema is newer than this hub. Set when opening.
+	newer  bool
 	closed atomic.Bool
 	count  counters
 	// spread are statements over many rows, by what they were made of: see spread.
@@ -293,32 +291,29 @@ func (d *db) write(ctx context.Context, fn func(tx sqlstore.Tx) error) error {
 		}
 		return err
 	}
-	began := d.opts.Elapsed()
+	began := d.clock.read()
 	if err := t.end("COMMIT"); err != nil {
-		return d.settle(ctx, t.xid, err)
+		return d.settle(ctx, t, err)
 	}
-	d.count.committing.Add(int64(d.opts.Elapsed() - began))
+	d.count.committing.Add(int64(d.clock.read() - began))
 	d.count.commits.Add(1)
 	return nil
 }
 
-// settle finds out what became of a transaction whose COMMIT failed.
-func (d *db) settle(ctx context.Context, xid int64, cause error) error {
+// settle finds out what became of a transaction whose COMMIT failed: whether its
+// first event is there. The server's word on its id would not do: a server that
+// crashed gives ids anew that it had not written down, and an event of whoever has
+// the id now is of another hub or time. A transaction without events stays unknown.
+func (d *db) settle(ctx context.Context, t *tx, cause error) error {
 	if _, known := code(cause); known && !errors.Is(cause, offpeak.ErrUnavailable) {
 		return cause // the server said that it did not commit
 	}
-	for try := 1; try < mostTries; try++ {
-		var state *string
-		c, err := pgx.ConnectConfig(ctx, d.cfg.ConnConfig)
-		if err == nil {
-			err = c.QueryRow(ctx, `SELECT pg_xact_status(CAST(CAST($1 AS TEXT) AS xid8))`, fmt.Sprint(xid)).Scan(&state)
-			_ = c.Close(ctx)
-		}
+	for try := 1; try < mostTries && t.events > 0; try++ {
+		there, over, err := d.lookFor(ctx, t)
 		switch {
-		case err != nil, state == nil, *state == "in progress": // its backend may not have noticed yet
-		case *state == "committed":
+		case err == nil && there:
 			return nil
-		case *state == "aborted":
+		case err == nil && over:
 			return &againError{cause}
 		}
 		if !pause(ctx, try+3) {
@@ -326,4 +321,22 @@ func (d *db) settle(ctx context.Context, xid int64, cause error) error {
 		}
 	}
 	return fmt.Errorf("commit, outcome unknown: %w: %w", offpeak.ErrUnavailable, cause)
+}
+
+// lookFor says whether a transaction's first event is there, and whether the
+// transaction is over: a backend may not have noticed yet that its hub is gone.
+func (d *db) lookFor(ctx context.Context, t *tx) (there, over bool, err error) {
+	c, err := pgx.ConnectConfig(ctx, d.cfg.ConnConfig)
+	if err != nil {
+		return false, false, err
+	}
+	defer func() { _ = c.Close(ctx) }()
+	// Over first: what is over then shows in the look that follows.
+	var oldest int64
+	if err := c.QueryRow(ctx, `SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT)`).Scan(&oldest); err != nil {
+		return false, false, err
+	}
+	err = c.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM events WHERE cursor = $1 AND hub = $2 AND at = $3)`,
+		(t.xid+t.epoch)*perTransaction, string(d.opts.Hub), t.now.UnixMicro()).Scan(&there)
+	return there, t.xid < oldest, err
 }

@@ -7,6 +7,7 @@ import (
 
 	"offpeak/internal/pgtest"
 	"offpeak/store"
+	"offpeak/store/moving"
 	"offpeak/store/postgres"
 	"offpeak/store/storetest"
 )
@@ -35,6 +36,6 @@ func open(t testing.TB, url string, opts postgres.Options) *postgres.Store {
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T, clock *storetest.Clock) store.Store {
-		return open(t, pg.Database(t), postgres.Options{Now: clock.Now})
+		return open(t, pg.Database(t), postgres.Options{Now: clock.Now, Backup: moving.Backup})
 	})
 }

@@ -42,7 +42,7 @@ type tx struct {
 // jumped is put right first.
 func (t *tx) begin(begin, read string) error {
 	for range 3 {
-		before := t.db.clock.elapsed()
+		before := t.db.clock.read()
 		b := &pgx.Batch{}
 		b.Queue(begin)
 		b.Queue(read)

@@ -19,7 +19,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
@@ -238,24 +237,11 @@ func (d *db) Backup(ctx context.Context, path string) error {
 		return errClosed()
 	default:
 	}
-	if _, err := os.Lstat(path); err == nil {
-		return fmt.Errorf("back up to %s: %w", path, fs.ErrExist)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("back up to %s: %w", path, err)
-	}
-	// Written beside its place and renamed, so that a copy that was interrupted
-	// is never taken for a whole one.
-	part := path + ".part"
-	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("back up to %s: %w", path, err)
-	}
-	if err := touch(part); err != nil {
-		return fmt.Errorf("back up to %s: %w", path, classify(err))
-	}
-	if _, err := d.pool.ExecContext(ctx, `VACUUM INTO ?1`, part); err != nil {
-		return errors.Join(fmt.Errorf("back up to %s: %w", path, classify(err)), os.Remove(part))
-	}
-	if err := place(part, path); err != nil {
+	err := beside(path, func(part string) error {
+		_, err := d.pool.ExecContext(ctx, `VACUUM INTO ?1`, part)
+		return classify(err)
+	})
+	if err != nil {
 		return fmt.Errorf("back up to %s: %w", path, err)
 	}
 	return nil

@@ -376,7 +376,11 @@ func (s *Store) Amnesty(ctx context.Context, d time.Duration) error {
 // AddCheckpoint stores a snapshot.
 func (s *Store) AddCheckpoint(ctx context.Context, c store.NewCheckpoint) (offpeak.Checkpoint, error) {
 	return write(ctx, s, "add checkpoint of lease "+string(c.Lease), func(t *verb) (offpeak.Checkpoint, error) {
-		l, j, err := s.fenceLease(t, c.Node, c.Lease, c.Attempt)
+		// It moves what a lease has metered, as a heartbeat and an end do: they take turns.
+		if err := t.lockNodes(c.Node); err != nil {
+			return offpeak.Checkpoint{}, err
+		}
+		l, j, err := s.fence(t, c.Node, c.Lease, c.Attempt)
 		if err != nil {
 			return offpeak.Checkpoint{}, err
 		}

@@ -23,6 +23,10 @@ func (s *Store) Enrol(ctx context.Context, join offpeak.TokenID, n store.NewNode
 		var account offpeak.AccountID
 		var role offpeak.Role
 		var uses, expires, revoked int64
+		// Many nodes enrol at once with one token: they take turns.
+		if err := t.Lock(`SELECT 1 FROM tokens WHERE id = $1`+forUpdate, string(join)); err != nil {
+			return offpeak.Node{}, err
+		}
 		err := t.row(`SELECT account, role, uses_left, expires_at, revoked_at FROM tokens WHERE id = $1`, []any{string(join)}, &account, &role, &uses, &expires, &revoked)
 		if errors.Is(err, offpeak.ErrNotFound) || err == nil && (role != offpeak.RoleJoin || revoked != 0 || expires != 0 && expires <= micros(t.now)) {
 			return offpeak.Node{}, offpeak.ErrUnauthenticated

@@ -3,6 +3,8 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -466,6 +468,39 @@ func checkpoints(t *testing.T, g *grid) {
 	copied, err := g.Checkpoints(ctx, g.account, again.ID)
 	if err != nil || len(copied) != 2 || copied[0].Tree != list[0].Tree || copied[0].Job != again.ID {
 		t.Errorf("Checkpoints of the retry = %+v, %v", copied, err)
+	}
+}
+
+// Heartbeats and checkpoints of a lease come over connections of their own: what
+// one has metered never falls behind what the other keeps.
+func checkpointsAmongBeats(t *testing.T, g *grid) {
+	ctx := context.Background()
+	n, l := g.leased(spec())
+	g.report(g.reportOf(l, store.ReportRunning))
+	g.clock.Advance(time.Hour)
+	const rounds = 50
+	trees := make([]offpeak.Hash, rounds)
+	for i := range trees {
+		trees[i], _ = g.tree(g.account, fmt.Sprint(i))
+	}
+	var both sync.WaitGroup
+	both.Go(func() {
+		for i := range rounds {
+			if _, err := g.AddCheckpoint(ctx, store.NewCheckpoint{Node: n.ID, Lease: l.ID, Attempt: 1, Name: fmt.Sprint(i), Tree: trees[i], Metered: offpeak.Millis(10 * i)}); err != nil {
+				t.Errorf("AddCheckpoint: %v", err)
+			}
+		}
+	})
+	seq := g.seq(n.ID)
+	for i := range rounds {
+		out, err := g.Beat(ctx, []store.Beat{{Node: n.ID, Incarnation: inc, Seq: seq + int64(i), Availability: offpeak.NodeAvailable, Held: []store.Held{{Lease: l.ID, Metered: offpeak.Millis(10*i - 5)}}, Grant: timeout}})
+		if err != nil || out[0].Err != nil {
+			t.Errorf("Beat: %v, %+v", err, out)
+		}
+	}
+	both.Wait()
+	if got := g.lease(l.Job, l.ID).Metered; got < 10*(rounds-1) {
+		t.Errorf("metered %d ms, %d are kept", got, 10*(rounds-1))
 	}
 }
 

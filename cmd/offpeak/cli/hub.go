@@ -21,28 +21,26 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"offpeak"
-	"offpeak/blob"
+	"offpeak/blob/place"
 	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/hub"
 	"offpeak/hub/api"
-	"offpeak/hub/data"
 	"offpeak/internal/inflight"
 	"offpeak/internal/local"
 	"offpeak/internal/steady"
 	"offpeak/store"
-	"offpeak/store/sqlite"
 	"offpeak/wire"
 )
 
 // hubOptions is what the flags of the hub command say.
 type hubOptions struct {
-	listen, data, config            string
+	listen, data, config, db, blobs string
 	heartbeat, timeout, offer, tick time.Duration
 	keepJobs, keepLogs, keepEvents  time.Duration
 	keepOperations                  time.Duration
 	advertise                       []string
 	rate                            float64
-	noLocalFile, tls                bool
+	noLocalFile, tls, blobsMoved    bool
 	traceVerbs                      string
 	logging                         logging
 }
@@ -55,7 +53,9 @@ func newHub(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hub",
 		Short: "Run a hub: match jobs to nodes and keep their state",
-		Long: `Run a hub. Its state lies in one folder (--data). On loopback, agents and
+		Long: `Run a hub. Its state lies in one folder (--data); or, for several hubs of one
+grid, in a PostgreSQL database that all of them name (--db), with their blobs in
+one place that all of them reach (--blobs). On loopback, agents and
 commands of the same user find it by themselves. On any other address it serves
 TLS with a key of its own, which join tokens and "offpeak login" pin.
 
@@ -63,7 +63,8 @@ Every flag can also stand in the environment (OFFPEAK_LOG_LEVEL is --log-level)
 and in a YAML file (--config); flags win over the environment, which wins over
 the file.`,
 		Example: `  offpeak hub
-  offpeak hub --listen 0.0.0.0:7070 --advertise https://hub.example.org:7070`,
+  offpeak hub --listen 0.0.0.0:7070 --advertise https://hub.example.org:7070
+  OFFPEAK_DB=postgres://offpeak:secret@db.example.org/offpeak offpeak hub --listen 0.0.0.0:7070`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fallback := filepath.Join(local.Home(env.Getenv), "hub.yaml")
@@ -82,6 +83,9 @@ the file.`,
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "127.0.0.1:7070", "address to listen on; port 0 takes a free one")
 	f.StringVar(&o.data, "data", filepath.Join(local.Home(env.Getenv), "hub"), "folder that holds the hub's state")
+	f.StringVar(&o.db, "db", "", "PostgreSQL `URL` of the grid's database, instead of a file in the data folder; with a password it belongs into OFFPEAK_DB or the file of settings")
+	f.StringVar(&o.blobs, "blobs", "", "`place` of inputs, outputs and checkpoints, if not the data folder: the path of a folder, or s3://bucket/prefix")
+	f.BoolVar(&o.blobsMoved, "blobs-moved", false, "all blobs were copied to --blobs, which is the grid's place for them from now on; no other hub may be at work")
 	f.StringVar(&o.config, "config", "", "`file` of settings in YAML (default hub.yaml beside the data folder, if there is one)")
 	f.DurationVar(&o.heartbeat, "heartbeat", 5*time.Second, "interval of heartbeats that agents are told")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "silence of a node after which its leases expire")
@@ -128,8 +132,14 @@ func (o *hubOptions) validate() error {
 	if !(o.rate > 0) {
 		return badInput("--rate: %v: is more than 0", o.rate)
 	}
+	if err := o.checkDB(); err != nil {
+		return err
+	}
 	if _, _, err := net.SplitHostPort(o.listen); err != nil {
 		return badInput("--listen: %q: is host:port, for example 127.0.0.1:7070", o.listen)
+	}
+	if _, err := place.Parse(o.blobs); err != nil {
+		return badInput("--blobs: %w", err)
 	}
 	for _, a := range o.advertise {
 		scheme, rest, ok := strings.Cut(a, "://")
@@ -155,23 +165,28 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
 	}
-	if err := data.CheckFolder(o.data); err != nil {
-		return world.Hint(err, "Restore the last backup into a new folder (`offpeak restore`), or, to begin anew, choose another folder with --data.")
-	}
 	began := time.Now()
 	clock := steady.New(time.Now, func() time.Duration { return time.Since(began) })
-	db, err := sqlite.Open(ctx, filepath.Join(o.data, data.DatabaseFile), sqlite.Options{Log: log, Now: clock.Now})
+	id, err := hub.NewID(clock.Now(), crand.Reader)
 	if err != nil {
-		return storeError(err)
+		return err
+	}
+	db, err := o.openStore(ctx, id, clock, log)
+	if err != nil {
+		return err
 	}
 	defer func() {
 		if err := db.Close(); err != nil {
 			log.Error("store did not close", "err", err)
 		}
 	}()
-	blobs, err := blob.OpenLocal(filepath.Join(o.data, data.BlobFolder))
+	blobs, err := openPlace(ctx, o.blobs, o.data, clock.Now)
 	if err != nil {
 		return diskFull(err)
+	}
+	defer blobs.Close()
+	if err := o.checkBlobs(ctx, db, blobs); err != nil {
+		return err
 	}
 	ln, err := (&net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}).Listen(ctx, "tcp", o.listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -181,7 +196,7 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 		return fmt.Errorf("listen on %s: %w; choose another address with --listen", o.listen, err)
 	}
 	defer ln.Close()
-	s := &service{options: o, env: env, log: log, now: clock.Now, store: db, blobs: blobs, restoreSignals: restore}
+	s := &service{id: id, options: o, env: env, log: log, now: clock.Now, store: db, blobs: blobs, restoreSignals: restore}
 	if o.traceVerbs != "" {
 		traced, err := inflight.Watch(db, o.traceVerbs)
 		if err != nil {
@@ -203,21 +218,6 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	return diskFull(err)
 }
 
-// storeError adds the next step to an error of opening the store that does not
-// name one itself.
-func storeError(err error) error {
-	locked := new(sqlite.LockedError)
-	corrupt := new(sqlite.CorruptError)
-	schema := new(sqlite.SchemaError)
-	switch {
-	case errors.As(err, &locked):
-		return world.Hint(err, "Use the hub that runs already, or name a folder of its own for this one with --data.")
-	case errors.As(err, &corrupt), errors.As(err, &schema), isDiskFull(err):
-		return diskFull(err)
-	}
-	return fmt.Errorf("%w; if the file is damaged, move it aside and bring a backup back with `offpeak restore`", err)
-}
-
 // diskFull adds the next step to an error of a full disk.
 func diskFull(err error) error {
 	if isDiskFull(err) {
@@ -232,12 +232,13 @@ func isDiskFull(err error) bool {
 
 // service is one run of a hub.
 type service struct {
+	id          offpeak.HubID
 	options     *hubOptions
 	env         Env
 	log         *slog.Logger
 	now         func() time.Time
 	store       store.Store
-	blobs       blob.Store
+	blobs       *place.Place
 	tls         *tls.Config // nil on loopback
 	url         string
 	fingerprint string
@@ -298,11 +299,14 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 	h := hub.New(hub.Config{
 		Interval: o.heartbeat, Timeout: o.timeout, Offer: o.offer, Tick: o.tick,
 		Retention: store.Retention{Jobs: keep(o.keepJobs), Logs: keep(o.keepLogs), Events: keep(o.keepEvents), Operations: keep(o.keepOperations)},
-		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version,
+		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version, Blobs: o.blobsIn(s.blobs),
 	}, hub.Env{
-		Store: s.store, Blobs: s.blobs, Log: s.log, Now: s.now,
+		ID: s.id, Store: s.store, Blobs: s.blobs.Store, Log: s.log, Now: s.now,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Random: crand.Reader,
 	})
+	if err := s.join(ctx, h); err != nil {
+		return err
+	}
 	secret, err := h.Access().Bootstrap(ctx)
 	if err != nil {
 		return fmt.Errorf("make the first account: %w", err)
@@ -375,7 +379,7 @@ func (s *service) introduce(ctx context.Context, h *hub.Hub) (here bool, err err
 	if s.options.noLocalFile || taken {
 		return false, nil
 	}
-	token, err := h.Access().LocalToken(ctx)
+	token, err := h.Access().LocalToken(ctx, s.options.place())
 	if err == nil {
 		err = local.Write(local.Path(s.env.Getenv), wire.Local{Hubs: []string{s.url}, Token: token, Fingerprint: s.fingerprint, PID: os.Getpid()})
 	}

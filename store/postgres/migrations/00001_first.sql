@@ -439,6 +439,8 @@ CREATE TABLE hubs (
     id         TEXT COLLATE "C" PRIMARY KEY,
     addresses  TEXT COLLATE "C" NOT NULL,
     version    TEXT COLLATE "C" NOT NULL,
+    -- The fingerprint of the key that agents and people pin.
+    fingerprint TEXT COLLATE "C" NOT NULL,
     -- Where its blobs lie; all hubs of a grid use one place.
     blobs      TEXT COLLATE "C" NOT NULL,
     started_at BIGINT NOT NULL,

@@ -20,7 +20,8 @@ func newBackup(env world.Env) *cobra.Command {
 		Short: "Write a backup on the hub's machine",
 		Long: `Backup writes the hub's database, stored data and key to a new folder on the
 hub's own machine while the hub goes on working. PATH is absolute and must not
-exist yet. Bring it back with offpeak restore.
+exist yet. Bring it back with offpeak restore. Blobs that lie elsewhere (--blobs
+of the hub) are not in it, only where they lie.
 
 Keep it as secret as the hub's data folder: with the key (hub.key) anybody can
 pose as this hub.`,
