@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -110,7 +111,7 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 	if err := d.open(ctx); err != nil {
 		return nil, fmt.Errorf("open store in %s: %w", d.where(), err)
 	}
-	s := &Store{Store: sqlstore.New(d, sqlstore.Config{Hub: opts.Hub, Rand: opts.Rand, Unguarded: opts.Unguarded}), db: d}
+	s := &Store{Store: sqlstore.New(d, sqlstore.Config{Hub: opts.Hub, Rand: opts.Rand, Together: true, Unguarded: opts.Unguarded}), db: d}
 	d.store = s
 	return s, nil
 }
@@ -163,6 +164,8 @@ type db struct {
 	// away says that the last try to connect failed.
 	away atomic.Bool
 	count  counters
+	// spread are statements over many rows, by what they were made of: see spread.
+	spread sync.Map
 }
 
 var _ sqlstore.DB = (*db)(nil)

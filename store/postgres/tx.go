@@ -133,31 +133,6 @@ func (t *tx) Lock(query string, args ...any) error {
 	return err
 }
 
-func (t *tx) ExecMany(query string, args [][]any) ([]int64, error) {
-	if len(args) == 0 {
-		return nil, nil
-	}
-	b := &pgx.Batch{}
-	for _, a := range args {
-		b.Queue(query, bound(a)...)
-	}
-	r := t.c.SendBatch(t.ctx, b)
-	rows := make([]int64, len(args))
-	var err error
-	for i := range args {
-		tag, failed := r.Exec()
-		if failed != nil {
-			err = failed
-			break
-		}
-		rows[i] = tag.RowsAffected()
-	}
-	if end := r.Close(); err == nil {
-		err = end
-	}
-	return rows, classify(err)
-}
-
 func (t *tx) Query(query string, args ...any) (sqlstore.Rows, error) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	silence := time.AfterFunc(silentFor, cancel)
