@@ -162,8 +162,8 @@ type db struct {
 	newer  bool
 	closed atomic.Bool
 	// away says that the last try to connect failed.
-	away atomic.Bool
-	count  counters
+	away  atomic.Bool
+	count counters
 	// spread are statements over many rows, by what they were made of: see spread.
 	spread sync.Map
 }
