@@ -21,6 +21,7 @@ package moving
 
 import (
 	"context"
+	"errors"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/binary"
