@@ -21,11 +21,11 @@ package moving
 
 import (
 	"context"
-	"errors"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
 	"iter"
