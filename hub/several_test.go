@@ -8,16 +8,18 @@ import (
 
 	"offpeak"
 	"offpeak/hub"
+	"offpeak/internal/history"
 	"offpeak/internal/pgtest"
+	"offpeak/store"
 )
 
-// several are hubs on one database, each with a grid of its own to be asked by.
-func several(t *testing.T, n int, cfg hub.Config) []*grid {
+// several are hubs on the database at db, each with a grid of its own to be asked
+// by and wrap around its store.
+func several(t *testing.T, n int, db string, cfg hub.Config, wrap func(store.Store) store.Store) []*grid {
 	t.Helper()
-	db := pgtest.Start(t).Database(t)
 	out := make([]*grid, n)
 	for i := range out {
-		g := &grid{t: t, cfg: cfg, db: db}
+		g := &grid{t: t, cfg: cfg, db: db, wrap: wrap}
 		if i > 0 {
 			g.account, g.admin = out[0].account, out[0].admin
 			g.ops.Store(int64(i) * 1_000_000)
@@ -39,7 +41,7 @@ func (a *agent) at(g *grid) *agent {
 // has observed nobody's silence, and those who did may be gone, too.
 func TestYoungHubTakesNothingBack(t *testing.T) {
 	cfg := hub.Config{Interval: 100 * time.Millisecond, Timeout: 3 * time.Second, Tick: 50 * time.Millisecond}
-	old := several(t, 1, cfg)[0]
+	old := several(t, 1, pgtest.Start(t).Database(t), cfg, nil)[0]
 	a := old.join("a")
 	id := old.submit(small())
 	d := a.offered()
@@ -77,10 +79,13 @@ func TestYoungHubTakesNothingBack(t *testing.T) {
 }
 
 // Two hubs that both match, against the rule that one does: the store refuses what
-// would not fit, so no node holds more than it has and every job runs once.
+// would not fit, so no node holds more than it has and every job runs once. What
+// each was told of claims and ends is a history that one store could have had.
 func TestTwoLeaders(t *testing.T) {
 	const nodes, jobs = 6, 120
-	hubs := several(t, 2, hub.Config{AlwaysLead: true, Timeout: time.Minute, Offer: time.Minute})
+	recorder := history.New(time.Now)
+	hubs := several(t, 2, pgtest.Start(t).Database(t), hub.Config{AlwaysLead: true, Timeout: time.Minute, Offer: time.Minute},
+		func(s store.Store) store.Store { return recorder.Watch(s) })
 	agents := make([]*agent, nodes)
 	for i := range agents {
 		agents[i] = hubs[0].join(string(rune('a' + i)))
@@ -119,4 +124,8 @@ func TestTwoLeaders(t *testing.T) {
 	for _, g := range hubs {
 		g.sound()
 	}
+	for _, v := range recorder.Check(time.Minute) {
+		t.Error(v)
+	}
+	t.Logf("%d calls are a right history", recorder.Len())
 }

@@ -138,6 +138,8 @@ func config(url string) (*pgxpool.Config, error) {
 		"statement_timeout":                   millis(statementFor),
 		"idle_in_transaction_session_timeout": millis(frozenFor),
 		"timezone":                            "UTC",
+		// Who waits for a lock notices that its hub is gone, and lets go of what it has.
+		"client_connection_check_interval": millis(time.Second),
 	} {
 		if _, set := c.RuntimeParams[k]; !set || k != "application_name" {
 			c.RuntimeParams[k] = v
