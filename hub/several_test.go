@@ -1,6 +1,8 @@
 package hub_test
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"offpeak/internal/history"
 	"offpeak/internal/pgtest"
 	"offpeak/store"
+	"offpeak/wire"
 )
 
 // several are hubs on the database at db, each with a grid of its own to be asked
@@ -128,4 +131,62 @@ func TestTwoLeaders(t *testing.T) {
 		t.Error(v)
 	}
 	t.Logf("%d calls are a right history", recorder.Len())
+}
+
+// deaf is a store through which hubs tell each other nothing.
+type deaf struct{ store.Store }
+
+func (deaf) Tell(context.Context, string) error { return nil }
+
+func (deaf) Listen(ctx context.Context, _ func(string)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// What hubs tell each other only makes things sooner: with nothing told, a job that
+// is handed in at one, and run at another, comes to its end, and
+// who waits for it at the first hears of it.
+func TestHubsThatHearNothing(t *testing.T) {
+	hubs := several(t, 3, pgtest.Start(t).Database(t), hub.Config{Timeout: time.Minute, Offer: time.Minute},
+		func(s store.Store) store.Store { return deaf{s} })
+	hubs[0].eventually("a hub to match", func() bool {
+		all, err := hubs[0].hub.Hubs(t.Context())
+		must(t, err)
+		return slices.ContainsFunc(all, func(h offpeak.Hub) bool { return h.Leads })
+	})
+	at, run := hubs[0], hubs[1]
+	a := at.join("a").at(run)
+	id := at.submit(small())
+	ended := make(chan offpeak.Job, 1)
+	go func() {
+		for {
+			j, err := at.hub.WaitJob(context.Background(), at.account, id, time.Minute)
+			if err != nil || j.State.Terminal() {
+				ended <- j
+				return
+			}
+		}
+	}()
+	var d wire.Desired
+	run.eventually("the offer", func() bool {
+		for _, l := range a.beat().Leases {
+			if l.State == offpeak.LeaseOffered {
+				d = l
+				return true
+			}
+		}
+		return false
+	})
+	a.accept(d)
+	a.run(d)
+	a.end(d, offpeak.EndCompleted)
+	select {
+	case j := <-ended:
+		if j.State != offpeak.JobSucceeded {
+			t.Errorf("the job is %s", j.State)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("who waits at another hub never heard that the job ended")
+	}
+	at.sound()
 }
