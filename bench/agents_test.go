@@ -112,6 +112,7 @@ func runAgents() {
 		calls:   &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: most, MaxConnsPerHost: most, DisableCompression: true}},
 		streams: &http.Client{Transport: &http.Transport{ReadBufferSize: 1024, WriteBufferSize: 1024, DisableCompression: true}},
 	}
+	a.jobs.jobs = make(map[offpeak.JobID]*passage)
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var o order

@@ -100,6 +100,7 @@ func measureBeats(b *testing.B, c *cluster, fleets []*fleet, what string) {
 	b.ReportMetric(float64(all.P50)/1e6, "ms-p50-"+what)
 	b.ReportMetric(float64(all.P99)/1e6, "ms-p99-"+what)
 	b.ReportMetric(float64(all.Max)/1e6, "ms-max-"+what)
+	b.ReportMetric(100*(after["heartbeat_batch_size_sum"]-before["heartbeat_batch_size_sum"])/float64(all.N), "%stored-"+what)
 	if n := after["heartbeat_batch_size_count"] - before["heartbeat_batch_size_count"]; n > 0 {
 		b.ReportMetric((after["heartbeat_batch_size_sum"]-before["heartbeat_batch_size_sum"])/n, "beats/batch-"+what)
 	}

@@ -163,9 +163,9 @@ func (e *peer) jitterLocked() time.Duration {
 
 // grantLocked is the silence to allow from the next beat on: the configured
 // timeout, lengthened by three times the node's jitter, up to five timeouts.
-// Small moves are not worth a write.
+// Small moves are not worth a write: jitter counts in quarters of an interval.
 func (e *peer) grantLocked(cfg *Config) time.Duration {
-	grant := min(cfg.Timeout+3*e.jitterLocked(), 5*cfg.Timeout)
+	grant := min(cfg.Timeout+3*e.jitterLocked().Truncate(cfg.Interval/4), 5*cfg.Timeout)
 	if e.granted >= grant && e.granted-grant < cfg.Timeout/4 && e.granted <= 5*cfg.Timeout {
 		return e.granted
 	}
