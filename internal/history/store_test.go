@@ -41,9 +41,20 @@ func TestRightHistory(t *testing.T) {
 
 // A store that gives nodes more than they have is found out.
 func TestOverCommittedNode(t *testing.T) {
-	g := newGrid(t, sqlite.Options{Unguarded: true}, func(s store.Store) store.Store { return s })
+	g := newGrid(t, sqlite.Options{}, func(s store.Store) store.Store { return roomy{s} })
 	g.run(1000)
 	g.wants("node ")
+}
+
+// roomy is a store that takes nodes for twice what they are.
+type roomy struct{ store.Store }
+
+func (s roomy) Enrol(ctx context.Context, join offpeak.TokenID, n store.NewNode, actor offpeak.Actor) (offpeak.Node, error) {
+	n.Inventory.CPU *= 2
+	made, err := s.Store.Enrol(ctx, join, n, actor)
+	made.Inventory.CPU /= 2
+	made.Capacity.CPU /= 2
+	return made, err
 }
 
 // A store that gives one attempt to two hubs is found out.

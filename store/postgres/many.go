@@ -100,7 +100,7 @@ func (d *db) overMany(query, types string) string {
 	}
 	table := "unnest(" + strings.Join(lists, ", ") + ") AS v (" + strings.Join(names, ", ") + ")"
 	named := sqlstore.Parameters(query, func(n int) string { return "v.p" + strconv.Itoa(n) })
-	q := ""
+	var q string
 	if before, rest, found := strings.Cut(named, "VALUES ("); found {
 		row, after, _ := strings.Cut(rest, ")")
 		q = before + "SELECT " + row + " FROM " + table + after
