@@ -171,6 +171,8 @@ type Hub struct {
 	loaded, stopped chan struct{}
 	// stalled says that the hub was not able to hear or to write for a while.
 	stalled atomic.Bool
+	// amends says that it is dealing with that.
+	amends atomic.Bool
 	// writes are those under way that the picture does not show yet. Who reads
 	// the store to mend the picture waits for them: what they did would be applied
 	// once more when they come to apply it themselves.

@@ -201,7 +201,7 @@ func (g *Grid) Leader() *Hub {
 		for line := range strings.Lines(string(log)) {
 			_, rest, says := strings.Cut(line, "this hub matches now")
 			var term int64
-			if _, err := fmt.Sscanf(rest, "\" term=%d", &term); says && err == nil && term >= newest {
+			if _, err := fmt.Sscanf(rest, " term=%d", &term); says && err == nil && term >= newest {
 				leader, newest = h, term
 			}
 		}

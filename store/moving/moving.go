@@ -25,6 +25,7 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
 	"iter"
@@ -147,7 +148,8 @@ func ToPostgres(ctx context.Context, from *sqlite.Store, to *postgres.Store, pro
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("copy rows to PostgreSQL: %w", err)
+		// What an interrupt breaks, such as a connection, says nothing of it.
+		return nil, fmt.Errorf("copy rows to PostgreSQL: %w", errors.Join(ctx.Err(), err))
 	}
 	return out, nil
 }

@@ -18,7 +18,8 @@ import (
 // files, are a new generation: nothing that the lost database gave out since is given
 // out again. In their own database they go on.
 func TestBroughtBack(t *testing.T) {
-	t.Parallel()
+	// Not beside tests that hold transactions open: events wait for those of the
+	// whole server.
 	ctx := t.Context()
 	url := pg.Database(t)
 	s := open(t, url, postgres.Options{})

@@ -35,7 +35,8 @@ func (s *Store) AddBlob(ctx context.Context, account offpeak.AccountID, hash off
 		if a.Quota.Storage > 0 && size > a.Quota.Storage-a.Stored {
 			return struct{}{}, fmt.Errorf("%w: %s stored and %s more is over %s", offpeak.ErrQuota, a.Stored, size, a.Quota.Storage)
 		}
-		if _, err := t.Exec(`INSERT INTO blobs (hash, account, size, protected_until) VALUES ($1, $2, $3, $4)`, string(hash), string(account), int64(size), until); err != nil {
+		// Another upload of the same bytes may be a moment ahead.
+		if err := t.must(`INSERT INTO blobs (hash, account, size, protected_until) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`, string(hash), string(account), int64(size), until); err != nil {
 			return struct{}{}, err
 		}
 		return struct{}{}, t.must(`UPDATE accounts SET stored = stored + $1 WHERE id = $2`, int64(size), string(account))
