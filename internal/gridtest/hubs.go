@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -279,6 +280,9 @@ type round struct {
 
 // RoundTrip implements http.RoundTripper.
 func (r *round) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !slices.Contains(r.addrs, req.URL.Host) {
+		return r.transport.RoundTrip(req) // over a link, which is not gone round
+	}
 	for try := 1; ; try++ {
 		r.mu.Lock()
 		at := r.at
