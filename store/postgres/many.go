@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -35,7 +36,9 @@ func (t *tx) ExecMany(list ...sqlstore.Many) ([]int64, error) {
 	if b.Len() == 0 {
 		return rows, nil
 	}
-	r := t.c.SendBatch(t.ctx, b)
+	ctx, cancel := context.WithTimeout(t.ctx, silentFor)
+	defer cancel()
+	r := t.c.SendBatch(ctx, b)
 	var err error
 	for i, m := range list {
 		if len(m.Args) == 0 {
@@ -52,6 +55,41 @@ func (t *tx) ExecMany(list ...sqlstore.Many) ([]int64, error) {
 		err = end
 	}
 	return rows, classify(err)
+}
+
+// QueryMany runs queries in one round trip.
+func (t *tx) QueryMany(list ...sqlstore.Look) error {
+	b := &pgx.Batch{}
+	for _, l := range list {
+		b.Queue(l.Query, bound(l.Args)...)
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, silentFor)
+	defer cancel()
+	r := t.c.SendBatch(ctx, b)
+	var err error
+	for _, l := range list {
+		if err = look(r, l); err != nil {
+			break
+		}
+	}
+	if end := r.Close(); err == nil {
+		err = classify(end)
+	}
+	return err
+}
+
+func look(r pgx.BatchResults, l sqlstore.Look) error {
+	found, err := r.Query()
+	if err != nil {
+		return classify(err)
+	}
+	defer found.Close()
+	for found.Next() {
+		if err := l.Row(classified{found}); err != nil {
+			return err
+		}
+	}
+	return classify(found.Err())
 }
 
 // turned makes lists of arguments, one a row, a list for each column, and names

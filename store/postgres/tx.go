@@ -142,7 +142,7 @@ func (t *tx) Query(query string, args ...any) (sqlstore.Rows, error) {
 		cancel()
 		return nil, classify(err)
 	}
-	return rows{r, silence, cancel}, nil
+	return rows{classified{r}, silence, cancel}, nil
 }
 
 // Sub runs fn in a savepoint.
@@ -177,23 +177,31 @@ func bound(args []any) []any {
 	return args
 }
 
-// rows classifies what pgx returns, and gives up on a server that says nothing.
+// classified are rows of which every error is the contract's.
+type classified struct{ pgx.Rows }
+
+func (r classified) Scan(dest ...any) error { return classify(r.Rows.Scan(dest...)) }
+func (r classified) Err() error             { return classify(r.Rows.Err()) }
+func (r classified) Close() error {
+	r.Rows.Close()
+	return r.Err()
+}
+
+// rows gives up on a server that says nothing.
 type rows struct {
-	pgx.Rows
+	classified
 	silence *time.Timer
 	cancel  context.CancelFunc
 }
 
 func (r rows) Next() bool {
 	r.silence.Reset(silentFor)
-	return r.Rows.Next()
+	return r.classified.Next()
 }
 
-func (r rows) Scan(dest ...any) error { return classify(r.Rows.Scan(dest...)) }
-func (r rows) Err() error             { return classify(r.Rows.Err()) }
 func (r rows) Close() error {
-	r.Rows.Close()
+	err := r.classified.Close()
 	r.silence.Stop()
 	r.cancel()
-	return classify(r.Rows.Err())
+	return err
 }

@@ -183,6 +183,30 @@ func (c *conn) Query(query string, args ...any) (sqlstore.Rows, error) {
 	return rows{r}, nil
 }
 
+// QueryMany runs one query after the other.
+func (c *conn) QueryMany(list ...sqlstore.Look) error {
+	for _, l := range list {
+		if err := c.look(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *conn) look(l sqlstore.Look) error {
+	rows, err := c.Query(l.Query, l.Args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := l.Row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
 // Sub runs fn in a savepoint.
 func (c *conn) Sub(fn func() error) error {
 	c.depth++

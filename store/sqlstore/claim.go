@@ -15,18 +15,6 @@ import (
 // Claim writes leases.
 func (s *Store) Claim(ctx context.Context, claims []store.Claim) ([]store.Claimed, error) {
 	return write(ctx, s, "claim", func(t *verb) ([]store.Claimed, error) {
-		nodes := make([]offpeak.NodeID, len(claims))
-		for i, c := range claims {
-			nodes[i] = c.Node
-		}
-		// What somebody has in hand is lost: the next look knows what became of it.
-		lock := skipLocked
-		if s.cfg.Unguarded {
-			lock = ""
-		}
-		if err := t.loadNodes(lock, nodes...); err != nil {
-			return nil, err
-		}
 		if err := s.loadClaims(t, claims); err != nil {
 			return nil, err
 		}

@@ -99,9 +99,13 @@ func (t *verb) loadNodes(lock string, ids ...offpeak.NodeID) error {
 	if len(ids) == 0 {
 		return nil
 	}
+	return t.QueryMany(t.lookNodes(lock, ids))
+}
+
+func (t *verb) lookNodes(lock string, ids []offpeak.NodeID) Look {
 	where, arg := oneOf("id", ids)
-	return t.each(`SELECT id, account, liveness, intent, availability, why, incarnation, beat, timeout, removed_at <> 0, revision, claimed_cpu, claimed_memory, claimed_disk,
-		capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk FROM nodes WHERE `+where+` ORDER BY id`+lock, []any{arg}, func(r Rows) error {
+	return Look{`SELECT id, account, liveness, intent, availability, why, incarnation, beat, timeout, removed_at <> 0, revision, claimed_cpu, claimed_memory, claimed_disk,
+		capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk FROM nodes WHERE ` + where + ` ORDER BY id` + lock, []any{arg}, func(r Rows) error {
 		n := &lockedNode{}
 		var timeout int64
 		err := r.Scan(&n.id, &n.account, &n.liveness, &n.intent, &n.availability, &n.why, &n.incarnation, &n.beat, &timeout, &n.removed, &n.revision, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
@@ -109,7 +113,7 @@ func (t *verb) loadNodes(lock string, ids ...offpeak.NodeID) error {
 		n.timeout, n.pending.heard = time.Duration(timeout)*time.Microsecond, n.beat
 		keep(&t.rows.nodes, n.id, n)
 		return err
-	})
+	}}
 }
 
 // keep returns the row that is kept under a key: the given one, if there is none.
@@ -143,19 +147,29 @@ func (s *Store) loadJobs(t *verb, lock string, ids []offpeak.JobID) error {
 	if len(ids) == 0 {
 		return nil
 	}
+	var loaded []*job
+	if err := t.QueryMany(lookJobs(lock, ids, &loaded)); err != nil {
+		return err
+	}
+	return s.keepJobs(t, loaded)
+}
+
+func lookJobs(lock string, ids []offpeak.JobID, loaded *[]*job) Look {
 	where, arg := oneOf("id", ids)
-	var specs []offpeak.Hash
-	loaded := make([]*job, 0, len(ids))
-	if err := t.each(`SELECT `+jobColumns+` FROM jobs WHERE `+where+` ORDER BY id`+lock, []any{arg}, func(r Rows) error {
+	return Look{`SELECT ` + jobColumns + ` FROM jobs WHERE ` + where + ` ORDER BY id` + lock, []any{arg}, func(r Rows) error {
 		j := &job{}
-		err := j.scan(r)
-		loaded = append(loaded, j)
+		*loaded = append(*loaded, j)
+		return j.scan(r)
+	}}
+}
+
+// keepJobs keeps jobs with their specs.
+func (s *Store) keepJobs(t *verb, loaded []*job) error {
+	var specs []offpeak.Hash
+	for _, j := range loaded {
 		if _, known := s.recent(j.spec); !known {
 			specs = append(specs, j.spec)
 		}
-		return err
-	}); err != nil {
-		return err
 	}
 	read, err := s.readSpecs(t, specs)
 	if err != nil {
@@ -183,24 +197,46 @@ func jobsOf(leases []*lease) []offpeak.JobID {
 	return out
 }
 
-// loadClaims reads what claims need beside their nodes.
+// loadClaims reads what claims need: their nodes, those that are not locked yet; their
+// jobs; and what else they ask for. What somebody has in hand is left out: the claim
+// is lost, and the next look knows what became of it.
 func (s *Store) loadClaims(t *verb, claims []store.Claim) error {
 	if len(claims) == 0 {
 		return nil
 	}
-	jobs := make([]offpeak.JobID, len(claims))
+	t.rows.lock = forUpdate
+	jobs, leases := make([]offpeak.JobID, len(claims)), make([]offpeak.LeaseID, len(claims))
+	var lock []offpeak.NodeID
 	for i, c := range claims {
-		jobs[i] = c.Job
+		jobs[i], leases[i] = c.Job, c.Lease
+		if t.rows.nodes[c.Node] == nil {
+			lock = append(lock, c.Node)
+		}
 	}
-	if err := s.loadJobs(t, skipLocked, jobs); err != nil {
+	var looks []Look
+	switch {
+	case len(lock) > 0 && s.cfg.Unguarded:
+		looks = append(looks, t.lookNodes("", lock))
+	case len(lock) > 0:
+		looks = append(looks, t.lookNodes(skipLocked, lock))
+	}
+	var loaded []*job
+	where, arg := oneOf("id", leases)
+	if err := t.QueryMany(append(looks, lookJobs(skipLocked, jobs, &loaded), Look{`SELECT id FROM leases WHERE ` + where, []any{arg}, func(r Rows) error {
+		var id offpeak.LeaseID
+		err := r.Scan(&id)
+		keep(&t.rows.used, id, true)
+		return err
+	}})...); err != nil {
+		return err
+	}
+	if err := s.keepJobs(t, loaded); err != nil {
 		return err
 	}
 	var accounts []offpeak.AccountID
 	var nodes []offpeak.NodeID
-	leases := make([]offpeak.LeaseID, len(claims))
 	seen := map[string]bool{}
-	for i, c := range claims {
-		leases[i] = c.Lease
+	for _, c := range claims {
 		if j := t.rows.jobs[c.Job]; j != nil && !seen[string(j.Account)] {
 			seen[string(j.Account)] = true
 			accounts = append(accounts, j.Account)
@@ -209,15 +245,6 @@ func (s *Store) loadClaims(t *verb, claims []store.Claim) error {
 			seen[string(c.Node)] = true
 			nodes = append(nodes, c.Node)
 		}
-	}
-	where, arg := oneOf("id", leases)
-	if err := t.each(`SELECT id FROM leases WHERE `+where, []any{arg}, func(r Rows) error {
-		var id offpeak.LeaseID
-		err := r.Scan(&id)
-		keep(&t.rows.used, id, true)
-		return err
-	}); err != nil {
-		return err
 	}
 	if err := t.loadQuotas(accounts); err != nil || len(nodes) == 0 {
 		return err

@@ -65,10 +65,20 @@ type Tx interface {
 	// statement changed in all.
 	ExecMany(list ...Many) (rows []int64, err error)
 	Query(query string, args ...any) (Rows, error)
+	// QueryMany runs queries in their order, in one round trip where the engine can,
+	// and hands over their rows.
+	QueryMany(list ...Look) error
 	// Lock runs a statement that only locks. An engine with one writer does nothing.
 	Lock(query string, args ...any) error
 	// Sub runs fn so that an error undoes what fn did and nothing else.
 	Sub(fn func() error) error
+}
+
+// Look is one query, and what takes each of its rows.
+type Look struct {
+	Query string
+	Args  []any
+	Row   func(r Rows) error
 }
 
 // Rows is what *sql.Rows has.

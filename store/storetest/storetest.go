@@ -35,6 +35,7 @@ func Run(t *testing.T, open Open) {
 		{"Queue", queue},
 		{"Claims", claims},
 		{"ClaimRace", claimRace},
+		{"Together", together},
 		{"Reports", reports},
 		{"Adopted", adopted},
 		{"StaleReports", staleReports},
