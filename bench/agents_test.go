@@ -55,8 +55,8 @@ type loadOrder struct {
 	Window int
 	// Rate is how many jobs a second are submitted; 0: as fast as they end.
 	Rate float64
-	// Hold says that jobs are done when they were started.
-	Hold bool
+	// Leave returns once all are submitted: agents of other processes run them.
+	Leave bool
 }
 
 // beatOrder counts the heartbeats of a while.
@@ -90,9 +90,11 @@ func spreadOf(d []time.Duration) spread {
 
 // agents is a fleet process: virtual agents and those who submit to them.
 type agents struct {
-	ctx    context.Context
-	client *http.Client
-	hold   bool
+	ctx context.Context
+	// Streams have a connection each; calls share theirs, so that a process has
+	// descriptors enough.
+	calls, streams *http.Client
+	hold           bool
 
 	jobs journal
 
@@ -105,9 +107,11 @@ type agents struct {
 func runAgents() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	a := &agents{ctx: ctx, client: &http.Client{Transport: &http.Transport{
-		MaxIdleConns: 4096, MaxIdleConnsPerHost: 4096, ReadBufferSize: 2048, WriteBufferSize: 2048, DisableCompression: true,
-	}}}
+	const most = 1024
+	a := &agents{ctx: ctx, jobs: journal{jobs: make(map[offpeak.JobID]*passage)},
+		calls:   &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: most, MaxConnsPerHost: most, DisableCompression: true}},
+		streams: &http.Client{Transport: &http.Transport{ReadBufferSize: 1024, WriteBufferSize: 1024, DisableCompression: true}},
+	}
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var o order
@@ -140,7 +144,7 @@ func (a *agents) obey(o order) (done, error) {
 
 // direct speaks to the i-th of the hubs in turn.
 func (a *agents) direct(hubs []string, i int, token string) wire.Direct {
-	return wire.Direct{Client: a.client, Base: hubs[i%len(hubs)], Token: token, Agent: "bench"}
+	return wire.Direct{Client: a.calls, Base: hubs[i%len(hubs)], Token: token, Agent: "bench"}
 }
 
 // join makes the agents and has them listen, report and beat from then on.
@@ -157,7 +161,9 @@ func (a *agents) join(o *joinOrder) error {
 	for i, v := range nodes {
 		group.Go(func() error {
 			n := &agent{Virtual: v, fleet: a, told: make(map[offpeak.LeaseID]struct{}), wake: make(chan struct{}, 1)}
-			body, err := n.Direct.Stream(a.ctx)
+			stream := n.Direct
+			stream.Client = a.streams
+			body, err := stream.Stream(a.ctx)
 			if err != nil {
 				return err
 			}
@@ -423,7 +429,7 @@ func (a *agents) load(o *loadOrder) (done, error) {
 			}
 		})
 	}
-	if err := group.Wait(); err != nil {
+	if err := group.Wait(); err != nil || o.Leave {
 		return done{}, err
 	}
 	all := make(chan struct{})

@@ -123,9 +123,19 @@ func startFleet(b *testing.B) *fleet {
 // do has the fleet obey an order.
 func (f *fleet) do(o order) done {
 	f.b.Helper()
+	f.tell(o)
+	return f.hearDone()
+}
+
+func (f *fleet) tell(o order) {
+	f.b.Helper()
 	if err := f.send.Encode(o); err != nil {
 		f.b.Fatal(err)
 	}
+}
+
+func (f *fleet) hearDone() done {
+	f.b.Helper()
 	var d done
 	if err := f.hear.Decode(&d); err != nil {
 		f.b.Fatal("the fleet's process ended: ", err)
