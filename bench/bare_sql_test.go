@@ -128,7 +128,7 @@ func sqliteLane(db *sql.DB) func([]statement, map[string]int64) error {
 	return func(statements []statement, args map[string]int64) error {
 		for _, s := range statements {
 			if prepared[s.text] == nil {
-				p, err := db.Prepare(s.text)
+				p, err := db.Prepare(s.text) //nolint:sqlclosecheck // kept until the database closes
 				if err != nil {
 					return fmt.Errorf("%s: %w", s.text, err)
 				}
@@ -140,7 +140,7 @@ func sqliteLane(db *sql.DB) func([]statement, map[string]int64) error {
 			return err
 		}
 		for _, s := range statements {
-			if _, err := tx.Stmt(prepared[s.text]).Exec(s.args(args)...); err != nil {
+			if _, err := tx.Stmt(prepared[s.text]).Exec(s.args(args)...); err != nil { //nolint:sqlclosecheck // the transaction closes it
 				_ = tx.Rollback()
 				return fmt.Errorf("%s: %w", s.text, err)
 			}

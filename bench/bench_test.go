@@ -24,10 +24,14 @@ import (
 
 	"offpeak"
 	"offpeak/internal/gridtest"
+	"offpeak/internal/pgtest"
 )
 
 // bin is the binary under test, built once by TestMain.
 var bin string
+
+// pg is the PostgreSQL server of those that need one.
+var pg pgtest.Shared
 
 func TestMain(m *testing.M) {
 	if os.Getenv("OFFPEAK_BENCH_BARE") != "" {
@@ -50,7 +54,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		os.Exit(1)
 	}
-	code := m.Run()
+	code := pg.Around(m).Run()
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
 }

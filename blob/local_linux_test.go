@@ -51,6 +51,31 @@ func TestLocalFullDisk(t *testing.T) {
 	put(t, l, bytes.Repeat([]byte("s"), 2<<20))
 }
 
+func TestFolderFullDisk(t *testing.T) {
+	dir := smallDisk(t, "3m")
+	f, err := OpenFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s, big := NewShared(f), bytes.Repeat([]byte("b"), 4<<20)
+	for range 3 {
+		_, err := s.Put(t.Context(), Sum(big), bytes.NewReader(big))
+		if !errors.Is(err, offpeak.ErrStorage) || !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("%v, want ErrStorage with its cause", err)
+		}
+	}
+	if has, err := s.Has(t.Context(), Sum(big)); has || err != nil {
+		t.Fatalf("Has = %v, %v after a refused Put", has, err)
+	}
+	if n := left(t, dir); n != 0 {
+		t.Fatalf("%d temporary files fill the disk", n)
+	}
+	if _, err := s.Put(t.Context(), Sum(big[:1<<20]), bytes.NewReader(big[:1<<20])); err != nil {
+		t.Fatalf("what fits: %v", err)
+	}
+}
+
 func TestUnpackFullDisk(t *testing.T) {
 	src := t.TempDir()
 	write(t, src, "small", "s")

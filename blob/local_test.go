@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/iotest"
 
 	"offpeak"
 )
@@ -99,61 +96,6 @@ func TestLocalKeepsBlobs(t *testing.T) {
 	}
 }
 
-func TestLocalRefuses(t *testing.T) {
-	dir := t.TempDir()
-	l := openLocal(t, dir)
-	broken := errors.New("cable pulled")
-	done, cancel := context.WithCancel(t.Context())
-	cancel()
-	good := Sum([]byte("good"))
-	for _, c := range []struct {
-		name string
-		ctx  context.Context
-		hash offpeak.Hash
-		r    io.Reader
-		want error
-	}{
-		{"other bytes", t.Context(), good, strings.NewReader("evil"), offpeak.ErrHashMismatch},
-		{"short", t.Context(), good, strings.NewReader("goo"), offpeak.ErrHashMismatch},
-		{"too long", t.Context(), good, io.LimitReader(zeros{}, int64(MaxBlob)+1), offpeak.ErrTooLarge},
-		{"endless", t.Context(), good, zeros{}, offpeak.ErrTooLarge},
-		{"broken reader", t.Context(), good, io.MultiReader(strings.NewReader("go"), iotest.ErrReader(broken)), broken},
-		{"cancelled", done, good, strings.NewReader("good"), context.Canceled},
-		{"no hash", t.Context(), "", strings.NewReader("good"), offpeak.ErrInvalid},
-		{"path for a hash", t.Context(), "../" + good[3:], strings.NewReader("good"), offpeak.ErrInvalid},
-		{"upper case", t.Context(), offpeak.Hash(strings.ToUpper(string(good))), strings.NewReader("good"), offpeak.ErrInvalid},
-	} {
-		_, err := l.Put(c.ctx, c.hash, c.r)
-		if !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", c.name, err, c.want)
-		}
-		if errors.Is(err, offpeak.ErrStorage) {
-			t.Errorf("%s: blames the disk: %v", c.name, err)
-		}
-	}
-	if has, _ := l.Has(t.Context(), good); has {
-		t.Error("a refused blob is there")
-	}
-	if n := left(t, dir); n != 0 {
-		t.Errorf("%d temporary files left", n)
-	}
-	for _, h := range []offpeak.Hash{"", "..", offpeak.Hash(strings.Repeat("/", 64)), "../" + good[3:]} {
-		if _, _, err := l.Open(t.Context(), h); !errors.Is(err, offpeak.ErrNotFound) {
-			t.Errorf("Open(%q): %v", h, err)
-		}
-		if has, err := l.Has(t.Context(), h); has || err != nil {
-			t.Errorf("Has(%q) = %v, %v", h, has, err)
-		}
-		if err := l.remove(h); err != nil {
-			t.Errorf("Remove(%q): %v", h, err)
-		}
-	}
-}
-
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
-
 func TestLocalNoticesDamageAndMendsIt(t *testing.T) {
 	dir := t.TempDir()
 	l := openLocal(t, dir)
@@ -226,29 +168,5 @@ func TestLocalLocks(t *testing.T) {
 	unlock()
 	if len(l.locks) != 0 {
 		t.Errorf("%d locks are remembered though nobody holds one", len(l.locks))
-	}
-}
-
-func TestLocalAtOnce(t *testing.T) {
-	dir := t.TempDir()
-	l := openLocal(t, dir)
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			for k := range 4 {
-				data := fmt.Appendf(nil, "blob %d", (i+k)%4)
-				h := Sum(data)
-				if _, err := l.Put(t.Context(), h, bytes.NewReader(data)); err != nil {
-					t.Error(err)
-				}
-				if got, err := read(l, h); err != nil || !bytes.Equal(got, data) {
-					t.Errorf("%q, %v", got, err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if n := left(t, dir); n != 0 {
-		t.Errorf("%d temporary files left", n)
 	}
 }

@@ -124,11 +124,11 @@ func (c *crowd) serve(ctx context.Context, v *gridtest.Virtual) {
 				} else if l.State == offpeak.LeaseOffered && l.Stop == "" {
 					w = &work{Desired: l, long: l.Work != nil && l.Work.JobName == "long", until: time.Now().Add(time.Duration(rng.Int64N(int64(time.Second))))}
 					mine[l.Lease] = w
-					err := v.Run(ctx, l)
-					if errors.Is(err, offpeak.ErrStaleLease) {
-						delete(mine, l.Lease) // cancelled or lapsed meanwhile
-					} else if !c.bears(ctx, "report", err) {
+					if err := v.Run(ctx, l); !errors.Is(err, offpeak.ErrStaleLease) && !c.bears(ctx, "report", err) {
 						return
+					}
+					if !v.Holds(l.Lease) {
+						delete(mine, l.Lease) // cancelled or lapsed meanwhile
 					}
 				}
 			}
@@ -138,6 +138,7 @@ func (c *crowd) serve(ctx context.Context, v *gridtest.Virtual) {
 						c.t.Errorf("node %s was told to drop lease %s of job %s, which it ran", v.Node, id, w.Job)
 					}
 					delete(mine, id)
+					v.Drop(id)
 				}
 			}
 		}
@@ -212,6 +213,9 @@ func (c *crowd) client(ctx context.Context, n int) {
 		for range rng.IntN(50) {
 			<-pace.C
 		}
+		c.mu.Lock()
+		c.acked[job.ID] = true // from the first try on, of which nobody may hear
+		c.mu.Unlock()
 		op = gridtest.NewOp()
 		if !c.insist(ctx, pace.C, "cancel", func() error {
 			_, err := d.Cancel(ctx, op, job.ID)
@@ -222,9 +226,6 @@ func (c *crowd) client(ctx context.Context, n int) {
 		}) {
 			return
 		}
-		c.mu.Lock()
-		c.acked[job.ID] = true
-		c.mu.Unlock()
 	}
 }
 
@@ -275,7 +276,9 @@ func (c *crowd) settle() {
 		cancel(c.t, c.g, id)
 	}
 	ids := slices.Concat(slices.Collect(maps.Keys(c.acked)), c.long, c.steps)
-	parallel(len(ids), func(i int) { c.ended(ids[i]) })
+	for _, id := range ids {
+		c.ended(id)
+	}
 	c.history()
 	noStepTwice(c.t, c.g)
 	for _, h := range c.g.Hubs {
@@ -322,7 +325,8 @@ func (c *crowd) history() {
 			c.t.Errorf("lease %s of job %s was taken from node %s, which was alive, at %s", e.Lease, e.Job, e.Node, e.At)
 		}
 	}
-	c.t.Logf("events: %v", types)
+	c.t.Logf("%d leases offered, %d lost before they began, %d frozen for a while; nodes were late %d times",
+		types["lease.offered"], types["lease.lost"], types["lease.frozen"], types["node.late"])
 	for _, id := range slices.Concat(slices.Collect(maps.Keys(c.acked)), c.long, c.steps) {
 		if made[id] == 0 || ends[id] != 1 {
 			c.t.Errorf("job %s was queued %d times and ended %d times", id, made[id], ends[id])

@@ -20,17 +20,26 @@ const brakeNodes = 3
 // lab), and their jobs would have nowhere to go. It holds for one timeout.
 type brake struct {
 	since time.Time // zero: off; the monitor's alone
+	// young is until when this hub takes nothing back, because it has not listened
+	// for a whole timeout, and what others heard before they were gone is not known
+	// to it; the monitor's alone.
+	young time.Time
 	on    atomic.Bool
 }
 
-// holdBack says whether leases that have run out stay as they are for now, because
-// more than half of the nodes that hold leases have been silent for half a timeout.
+// holdBack says whether leases that have run out stay as they are for now: because
+// this hub has not listened for long enough, or because more than half of the nodes
+// that hold leases have been silent for half a timeout.
 func (h *Hub) holdBack(ctx context.Context, asOf time.Time) (bool, error) {
+	now := h.env.Now()
+	if now.Before(h.brake.young) {
+		return true, nil // other hubs do it, if they have listened for longer
+	}
 	due, holding, err := h.env.Store.Overdue(ctx, asOf, asOf.Add(h.cfg.Timeout/2))
 	if err != nil {
 		return false, fmt.Errorf("count silent nodes: %w", err)
 	}
-	now, b := h.env.Now(), &h.brake
+	b := &h.brake
 	defer func() { b.on.Store(!b.since.IsZero()) }()
 	switch {
 	case due < brakeNodes || 2*due <= holding:
@@ -53,7 +62,7 @@ func (h *Hub) holdBack(ctx context.Context, asOf time.Time) (bool, error) {
 // elsewhereHeard notes when nodes that this hub took for silent were heard by
 // another one.
 func (h *Hub) elsewhereHeard(ctx context.Context, asked []store.LivenessChange, moved []offpeak.NodeID, now, asOf time.Time) error {
-	if h.circle.alone || len(moved) == len(asked) {
+	if h.circle.alone.Load() || len(moved) == len(asked) {
 		return nil
 	}
 	var ids []offpeak.NodeID

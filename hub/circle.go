@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"offpeak"
@@ -30,7 +31,7 @@ const (
 type circle struct {
 	self offpeak.Hub
 	// alone says that the store is of one hub.
-	alone  bool
+	alone  atomic.Bool
 	joined bool
 
 	mu sync.Mutex // guards what follows
@@ -58,7 +59,7 @@ func newCircle(self offpeak.Hub) circle {
 // one was frozen; each claim is checked by the store all the same.
 func (h *Hub) leads() bool {
 	c := &h.circle
-	if c.alone {
+	if c.alone.Load() {
 		return true
 	}
 	now := h.env.Now()
@@ -79,7 +80,7 @@ func (h *Hub) Join(ctx context.Context) error {
 		return fmt.Errorf("join the grid: %w", err)
 	}
 	h.circle.joined = true
-	h.circle.alone = a.Alone
+	h.circle.alone.Store(a.Alone)
 	h.circle.take(a, time.Time{})
 	if a.Others == 0 {
 		return nil
@@ -116,7 +117,7 @@ func (c *circle) take(a store.Attendance, until time.Time) (leads bool) {
 // ctx is done. A hub that could not listen or write for a while says nothing before
 // it has dealt with that: others rely on whoever attends.
 func (h *Hub) attend(ctx context.Context) error {
-	if h.circle.alone {
+	if h.circle.alone.Load() {
 		return nil
 	}
 	defer func() {
@@ -132,7 +133,7 @@ func (h *Hub) attend(ctx context.Context) error {
 	case <-h.loaded: // nothing to match before
 	}
 	for away := false; ; {
-		if !h.stalled.Load() {
+		if h.listensNow() {
 			asked := h.env.Now()
 			a, err := h.env.Store.Attend(ctx, h.circle.self, leadFor)
 			elsewhere := new(store.BlobsElsewhereError)
@@ -153,10 +154,13 @@ func (h *Hub) attend(ctx context.Context) error {
 	}
 }
 
+// listensNow says that this hub hears and writes, and owes nobody an amnesty.
+func (h *Hub) listensNow() bool { return !h.stalled.Load() && !h.amends.Load() }
+
 // accompanied says whether another hub is at work: it listens while this one
 // does not.
 func (h *Hub) accompanied(ctx context.Context) (bool, error) {
-	if h.circle.alone {
+	if h.circle.alone.Load() {
 		return false, nil
 	}
 	hubs, err := h.env.Store.Hubs(ctx)
@@ -174,9 +178,9 @@ func (h *Hub) accompanied(ctx context.Context) (bool, error) {
 
 // Hubs lists the hubs of the grid, this one alone where there is one.
 func (h *Hub) Hubs(ctx context.Context) ([]offpeak.Hub, error) {
-	if h.circle.alone {
+	if h.circle.alone.Load() {
 		self := h.circle.self
-		self.Leads = true
+		self.Leads, self.SeenAt = true, h.env.Now().UTC()
 		return []offpeak.Hub{self}, nil
 	}
 	return h.env.Store.Hubs(ctx)
@@ -203,7 +207,7 @@ func (h *Hub) rang(key string) {
 }
 
 func (c *circle) tell(key string) {
-	if c.alone {
+	if c.alone.Load() {
 		return
 	}
 	if key != "" {
@@ -220,7 +224,7 @@ func (c *circle) tell(key string) {
 // tellOthers tells the other hubs, once for all that was written in a moment.
 func (h *Hub) tellOthers(ctx context.Context) error {
 	c := &h.circle
-	for !c.alone {
+	for !c.alone.Load() {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -256,7 +260,7 @@ func told(self offpeak.HubID, keys map[string]struct{}) string {
 
 // listen hears what the other hubs tell, until ctx is done.
 func (h *Hub) listen(ctx context.Context) error {
-	for ctx.Err() == nil && !h.circle.alone {
+	for ctx.Err() == nil && !h.circle.alone.Load() {
 		err := h.env.Store.Listen(ctx, h.heard)
 		h.circle.setListens(false)
 		if ctx.Err() == nil {

@@ -15,6 +15,11 @@ import (
 // claimBatch is the most claims that share a transaction.
 const claimBatch = 64
 
+// claimPace is the time between two claims that hubs on a shared store leave for
+// more to come together: a transaction costs as much as many claims, and there
+// nothing arrives while one is being committed that would have to wait for it.
+const claimPace = 10 * time.Millisecond
+
 // attempt is one job on its way to one node.
 type attempt struct {
 	item  *item
@@ -49,6 +54,9 @@ func (h *Hub) dispatch(ctx context.Context) error {
 		}
 		end()
 		if len(batch) > 0 {
+			if len(batch) < claimBatch && !h.circle.alone.Load() {
+				sleep(ctx, claimPace)
+			}
 			continue
 		}
 		wait := time.Hour

@@ -153,7 +153,7 @@ func (h *Hub) tailEvents(ctx context.Context) error {
 // told in vain: while they are not heard, and now and then in any case.
 func (h *Hub) lookAnyway() {
 	c := &h.circle
-	if c.alone {
+	if c.alone.Load() {
 		return
 	}
 	c.mu.Lock()
@@ -170,7 +170,7 @@ func (h *Hub) lookAnyway() {
 
 // fresh says that the picture is not far behind what other hubs did.
 func (h *Hub) fresh(now time.Time) bool {
-	if h.circle.alone {
+	if h.circle.alone.Load() {
 		return true
 	}
 	const far = 2 * time.Second

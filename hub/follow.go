@@ -15,7 +15,7 @@ import (
 // it. Like changes of this hub's own, they may come in another order than other
 // news of the same objects; the same limits on what each may conclude apply.
 func (h *Hub) follow(ctx context.Context, events []offpeak.Event) error {
-	if h.circle.alone {
+	if h.circle.alone.Load() {
 		return nil
 	}
 	f := following{refused: make(map[offpeak.JobID]offpeak.Event)}
@@ -173,7 +173,7 @@ func (h *Hub) followPeer(e *offpeak.Event) {
 
 // resync reads everything anew: events that this hub had not read are gone.
 func (h *Hub) resync(ctx context.Context) error {
-	if err := h.startTail(ctx); err != nil || h.circle.alone {
+	if err := h.startTail(ctx); err != nil || h.circle.alone.Load() {
 		return err
 	}
 	h.env.Log.Warn("events were pruned before this hub had read them; reading everything anew")

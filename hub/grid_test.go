@@ -16,16 +16,20 @@ import (
 	"offpeak/blob"
 	"offpeak/hub"
 	"offpeak/store"
+	"offpeak/store/postgres"
 	"offpeak/store/sqlite"
 	"offpeak/wire"
 )
 
 // grid is a hub on a real store, with what a test needs to play everyone else.
 type grid struct {
-	t       testing.TB
-	cfg     hub.Config
-	folder  string
-	store   *sqlite.Store
+	t      testing.TB
+	cfg    hub.Config
+	folder string
+	// db is the PostgreSQL database that several hubs share, each a grid of its
+	// own here; "" where the one hub has a file.
+	db      string
+	store   kept
 	blobs   *blob.Local
 	hub     *hub.Hub
 	account offpeak.AccountID
@@ -38,6 +42,12 @@ type grid struct {
 	now  func() time.Time
 	disk func() float64
 	log  *slog.Logger
+}
+
+// kept is a store that counts what it writes.
+type kept interface {
+	store.Store
+	store.Counted
 }
 
 func newGrid(t testing.TB, cfg hub.Config) *grid {
@@ -69,24 +79,29 @@ func (g *grid) begin() {
 	}
 	g.cfg.Hubs = []string{"http://127.0.0.1:7070"}
 	g.start()
+	g.t.Cleanup(func() { g.stop() })
+	if g.account != "" {
+		return // another hub has made it
+	}
 	secret, err := g.hub.Access().Bootstrap(g.t.Context())
 	must(g.t, err)
 	g.admin, err = g.hub.Access().Authenticate(g.t.Context(), secret)
 	must(g.t, err)
 	g.account = g.admin.Account
-	g.t.Cleanup(func() { g.stop() })
 }
 
 // start opens store and hub and runs them until stop.
 func (g *grid) start() {
 	g.t.Helper()
-	s, err := sqlite.Open(context.Background(), filepath.Join(g.folder, "offpeak.db"), sqlite.Options{Now: g.now})
+	id, err := hub.NewID(time.Now(), rand.Reader)
+	must(g.t, err)
+	s, err := g.open(id)
 	must(g.t, err)
 	blobs, err := blob.OpenLocal(filepath.Join(g.folder, "blobs"))
 	must(g.t, err)
 	g.store, g.blobs = s, blobs
 	g.hub = hub.New(g.cfg, hub.Env{
-		Store: g.wrap(s), Blobs: blobs, Log: g.log, Now: g.now, Disk: g.disk,
+		ID: id, Store: g.wrap(s), Blobs: blobs, Log: g.log, Now: g.now, Disk: g.disk,
 		Rand: mathrand.New(mathrand.NewPCG(1, 2)), Random: rand.Reader,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -109,6 +124,13 @@ func (g *grid) start() {
 		_ = blobs.Close()
 	}
 	<-h.Ready()
+}
+
+func (g *grid) open(id offpeak.HubID) (kept, error) {
+	if g.db != "" {
+		return postgres.Open(context.Background(), g.db, postgres.Options{Hub: id})
+	}
+	return sqlite.Open(context.Background(), filepath.Join(g.folder, "offpeak.db"), sqlite.Options{Now: g.now})
 }
 
 func must(t testing.TB, err error) {

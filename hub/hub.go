@@ -171,6 +171,8 @@ type Hub struct {
 	loaded, stopped chan struct{}
 	// stalled says that the hub was not able to hear or to write for a while.
 	stalled atomic.Bool
+	// amends says that it is dealing with that.
+	amends atomic.Bool
 	// writes are those under way that the picture does not show yet. Who reads
 	// the store to mend the picture waits for them: what they did would be applied
 	// once more when they come to apply it themselves.
@@ -190,7 +192,7 @@ func New(cfg Config, env Env) *Hub {
 		},
 		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},
-		circle:  newCircle(offpeak.Hub{ID: env.ID, Addresses: cfg.Hubs, Version: cfg.Version, Fingerprint: cfg.Fingerprint, Blobs: cfg.Blobs}),
+		circle:  newCircle(offpeak.Hub{ID: env.ID, Addresses: cfg.Hubs, Version: cfg.Version, Fingerprint: cfg.Fingerprint, Blobs: cfg.Blobs, StartedAt: env.Now().UTC()}),
 	}
 	h.peers.byID = make(map[offpeak.NodeID]*peer)
 	h.keeper.wake = make(chan struct{}, 1)

@@ -248,7 +248,7 @@ func (h *Hub) beaten(b *beat) {
 // beats were answered from memory; every tick where other hubs ask it.
 func (h *Hub) flush(ctx context.Context) error {
 	period := h.cfg.Timeout / 4
-	if !h.circle.alone {
+	if !h.circle.alone.Load() {
 		period = min(period, h.cfg.Tick)
 	}
 	for sleep(ctx, period) {

@@ -39,13 +39,12 @@ func (h *Hub) monitor(ctx context.Context) error {
 		now := h.env.Now()
 		gap := max(now.Sub(last), now.Round(0).Sub(last.Round(0)))
 		last = now
-		if h.stalled.Swap(false) || gap > h.patience()+h.cfg.Tick {
+		if gap > h.patience()+h.cfg.Tick {
+			h.stalled.Store(true)
+		}
+		if h.stalled.Load() {
 			h.env.Log.Warn("the hub was not listening; nobody's silence counts", "for", gap)
-			if err := h.amnesty(ctx); err != nil {
-				h.stalled.Store(true)
-				h.refused(ctx, "grant amnesty", err)
-				continue
-			}
+			h.makeAmends(ctx)
 			last = h.env.Now()
 			continue
 		}
@@ -57,6 +56,17 @@ func (h *Hub) monitor(ctx context.Context) error {
 		if err := h.silence(ctx, now, asOf); err != nil {
 			h.refused(ctx, "note down silence", err)
 		}
+	}
+}
+
+// makeAmends grants an amnesty for what this hub may have missed.
+func (h *Hub) makeAmends(ctx context.Context) {
+	h.amends.Store(true)
+	defer h.amends.Store(false)
+	h.stalled.Store(false) // it may be so again meanwhile
+	if err := h.amnesty(ctx); err != nil {
+		h.stalled.Store(true)
+		h.refused(ctx, "grant amnesty", err)
 	}
 }
 
@@ -83,8 +93,8 @@ func (h *Hub) refused(ctx context.Context, what string, err error) {
 
 // amnesty gives everyone a full timeout to speak from now on. The timeout is
 // the longest that any node was granted. Where another hub listened meanwhile,
-// leases were kept or not by what it heard: only this hub's own picture of who is
-// silent begins anew.
+// leases were kept or not by what it heard: this hub's own picture of who is silent
+// begins anew, and it takes nothing back before it has listened for that long.
 func (h *Hub) amnesty(ctx context.Context) error {
 	heard, err := h.accompanied(ctx)
 	if err != nil {
@@ -99,6 +109,9 @@ func (h *Hub) amnesty(ctx context.Context) error {
 		h.wrote()
 	}
 	now := h.env.Now()
+	if heard {
+		h.brake.young = now.Add(longest)
+	}
 	h.peers.all(func(p *peer) {
 		if p.heard.Before(now) {
 			p.heard = now

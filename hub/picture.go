@@ -295,9 +295,9 @@ func (h *Hub) audit(ctx context.Context) error {
 		switch {
 		case off == 0:
 			differed = 0
-		case off != by && !h.circle.alone && n%30 > 2*convinced:
+		case off != by && !h.circle.alone.Load() && n%30 > 2*convinced:
 			differed = 0 // enough looks for now
-		case off != by && !h.circle.alone:
+		case off != by && !h.circle.alone.Load():
 			// What other hubs queue and claim is on its way for longer, now more of it,
 			// now less; what is lost stays the same.
 			differed = 1

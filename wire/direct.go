@@ -427,6 +427,12 @@ func (d *Direct) CreateAccount(ctx context.Context, op offpeak.OpID, in NewAccou
 	return out, err
 }
 
+// Hubs lists the hubs of the grid that were at work in the last day.
+func (d *Direct) Hubs(ctx context.Context) (out List[offpeak.Hub], err error) {
+	err = d.Do(ctx, http.MethodGet, "/hubs", "", nil, &out)
+	return out, err
+}
+
 // Accounts lists accounts.
 func (d *Direct) Accounts(ctx context.Context, q url.Values) (out List[offpeak.Account], err error) {
 	err = d.Do(ctx, http.MethodGet, "/accounts?"+q.Encode(), "", nil, &out)

@@ -2,6 +2,8 @@ package blobtest_test
 
 import (
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -19,18 +21,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestLocal(t *testing.T) {
 	blobtest.Run(t, func(t *testing.T) (blob.Store, func()) {
-		l, err := blob.OpenLocal(t.TempDir())
+		dir := t.TempDir()
+		l, err := blob.OpenLocal(dir)
 		must(t, err)
-		t.Cleanup(func() { must(t, l.Close()) })
+		t.Cleanup(func() { must(t, l.Close()); tidy(t, dir) })
 		return l, func() {}
 	})
 }
 
 func TestFolder(t *testing.T) {
 	blobtest.Run(t, func(t *testing.T) (blob.Store, func()) {
-		f, err := blob.OpenFolder(t.TempDir())
+		dir := t.TempDir()
+		f, err := blob.OpenFolder(dir)
 		must(t, err)
-		t.Cleanup(func() { must(t, f.Close()) })
+		t.Cleanup(func() { must(t, f.Close()); tidy(t, dir) })
 		return shared(f)
 	})
 }
@@ -56,6 +60,16 @@ func TestS3(t *testing.T) {
 func shared(b blob.Bucket) (blob.Store, func()) {
 	aging := &blobtest.Aging{Bucket: b}
 	return blob.NewShared(aging), func() { aging.Age(24 * time.Hour) }
+}
+
+// tidy fails the test if files on their way in were left behind.
+func tidy(t *testing.T, dir string) {
+	t.Helper()
+	left, err := os.ReadDir(filepath.Join(dir, "tmp"))
+	must(t, err)
+	if len(left) != 0 {
+		t.Errorf("%d temporary files left", len(left))
+	}
 }
 
 func must(t testing.TB, err error) {

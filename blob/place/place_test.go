@@ -134,4 +134,11 @@ func TestOpenRefuses(t *testing.T) {
 	if !errors.Is(err, offpeak.ErrStorage) || !strings.Contains(err.Error(), "nowhere") {
 		t.Errorf("a bucket that is not there: %v", err)
 	}
+	// A service that was named with https is never spoken to in the open.
+	spec, err = place.Parse("s3://nowhere?region=here&endpoint=https://" + server.Listener.Addr().String())
+	must(t, err)
+	_, err = spec.Open(t.Context(), place.Env{Now: time.Now, Credentials: credentials.NewStaticV4("key", "secret", "")})
+	if !errors.Is(err, offpeak.ErrUnavailable) {
+		t.Errorf("a service without TLS: %v", err)
+	}
 }

@@ -44,11 +44,11 @@ func service(t *testing.T, before func(w http.ResponseWriter, r *http.Request) (
 
 func open(t *testing.T, cfg s3.Config) *s3.Bucket {
 	t.Helper()
-	cfg.Plain, cfg.Region = true, "here"
+	cfg.Plain = true
 	if cfg.Bucket == "" {
 		cfg.Bucket = "grid"
 	}
-	b, err := s3.Open(cfg, s3.Env{Credentials: credentials.NewStaticV4("key", secret, ""), Now: time.Now, Timeout: 2 * time.Second})
+	b, err := s3.Open(cfg, s3.Env{Credentials: credentials.NewStaticV4("key", secret, ""), Now: time.Now, Timeout: time.Second})
 	must(t, err)
 	t.Cleanup(func() { must(t, b.Close()) })
 	return b
@@ -63,7 +63,7 @@ func must(t testing.TB, err error) {
 
 func TestObjects(t *testing.T) {
 	at := service(t, nil)
-	b, whole := open(t, s3.Config{Endpoint: at, Prefix: "a grid"}), open(t, s3.Config{Endpoint: at})
+	b, whole := open(t, s3.Config{Endpoint: at, Prefix: "a grid"}), open(t, s3.Config{Endpoint: at, Region: "here"})
 	ctx := t.Context()
 	must(t, b.Write(ctx, "x/one", []byte("1")))
 	must(t, b.Create(ctx, "x/two", []byte("2")))
@@ -116,7 +116,7 @@ func TestListGoesOnOverPages(t *testing.T) {
 			calls++
 		}
 		return false
-	}), Prefix: "p"})
+	}), Region: "here", Prefix: "p"})
 	const n = 2000 // a page that is full is not the last
 	for i := range n {
 		must(t, b.Write(t.Context(), fmt.Sprintf("x/%04d", i), nil))
@@ -176,7 +176,7 @@ func TestErrors(t *testing.T) {
 			if c.endpoint == "" {
 				c.endpoint = service(t, c.before)
 			}
-			b := open(t, s3.Config{Endpoint: c.endpoint, Bucket: c.bucket, Prefix: "p"})
+			b := open(t, s3.Config{Endpoint: c.endpoint, Region: "here", Bucket: c.bucket, Prefix: "p"})
 			for verb, call := range calls(b) {
 				err := call(t.Context())
 				if !errors.Is(err, c.want) || errors.Is(err, context.Canceled) {
@@ -217,7 +217,7 @@ func calls(b *s3.Bucket) map[string]func(context.Context) error {
 
 // A body that ends early is an error of the service, not the end of the blob.
 func TestBodyThatBreaksOff(t *testing.T) {
-	b := open(t, s3.Config{Endpoint: service(t, func(w http.ResponseWriter, r *http.Request) bool {
+	b := open(t, s3.Config{Region: "here", Endpoint: service(t, func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodGet || r.URL.RawQuery != "" {
 			return false
 		}
@@ -239,7 +239,7 @@ func TestBodyThatBreaksOff(t *testing.T) {
 
 // A service that falls silent in the middle of a body is given up.
 func TestBodyThatStops(t *testing.T) {
-	b := open(t, s3.Config{Endpoint: service(t, func(w http.ResponseWriter, r *http.Request) bool {
+	b := open(t, s3.Config{Region: "here", Endpoint: service(t, func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodGet || r.URL.RawQuery != "" {
 			return false
 		}
@@ -261,7 +261,7 @@ func TestBodyThatStops(t *testing.T) {
 // Bytes that change on their way to the service are refused there.
 func TestServiceIsToldTheHash(t *testing.T) {
 	said := make(chan string, 1)
-	b := open(t, s3.Config{Endpoint: service(t, func(_ http.ResponseWriter, r *http.Request) bool {
+	b := open(t, s3.Config{Region: "here", Endpoint: service(t, func(_ http.ResponseWriter, r *http.Request) bool {
 		said <- r.Header.Get("X-Amz-Content-Sha256")
 		return false
 	})})

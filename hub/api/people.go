@@ -288,6 +288,11 @@ func (a *api) check(ctx context.Context, _ *caller, _ *none) (wire.Checked, erro
 	return out, err
 }
 
+func (a *api) listHubs(ctx context.Context, _ *caller, _ *none) (wire.List[offpeak.Hub], error) {
+	hubs, err := a.hub.Hubs(ctx)
+	return listOf(hubs, "", err)
+}
+
 func (a *api) backup(ctx context.Context, c *caller, _ *none) error {
 	in, err := decode[wire.NewBackup](c.body)
 	if err != nil {

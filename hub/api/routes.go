@@ -73,6 +73,7 @@ func (a *api) routes() []route {
 		{method: get, path: "/v1/whoami", roles: append(people(), offpeak.RoleNode), summary: "Whose token this is", mount: answers((*api).whoami)},
 		{method: get, path: "/v1/metrics", roles: admins(), summary: "Metrics in the format of Prometheus", serve: a.metrics.serve, content: "text/plain"},
 		{method: get, path: "/v1/check", roles: admins(), summary: "Run the invariants on the live store", mount: answers((*api).check)},
+		{method: get, path: "/v1/hubs", roles: people(), summary: "The hubs of the grid that were at work in the last day", mount: answers((*api).listHubs)},
 		{method: post, path: "/v1/backup", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewBackup](), summary: "Write a backup on the hub's machine", mount: does((*api).backup)},
 
 		{method: post, path: "/v1/jobs", roles: submitters(), mutates: true, limit: json, body: typeOf[offpeak.Spec](), status: http.StatusCreated, summary: "Submit a job", mount: answers((*api).submit)},

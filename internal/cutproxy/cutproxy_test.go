@@ -31,13 +31,23 @@ type world struct {
 func start(t testing.TB) *world {
 	t.Helper()
 	database := pg.Database(t)
-	p := cutproxy.Start(t, pg.Server(t).Addr())
-	w := &world{Proxy: p, t: t, url: p.URL(t, database)}
+	w := &world{t: t}
 	w.direct = w.connect(database)
 	if _, err := w.direct.Exec(t.Context(), "create table rows (n int)"); err != nil {
 		t.Fatal(err)
 	}
+	w.anew(database)
 	return w
+}
+
+// anew empties the table and puts a new proxy before the database.
+func (w *world) anew(database string) {
+	w.t.Helper()
+	if _, err := w.direct.Exec(w.t.Context(), "delete from rows"); err != nil {
+		w.t.Fatal(err)
+	}
+	w.Proxy = cutproxy.Start(w.t, pg.Server(w.t).Addr())
+	w.url = w.URL(w.t, database)
 }
 
 func (w *world) connect(url string) *pgx.Conn {
@@ -144,12 +154,13 @@ var ways = map[string]func(ctx context.Context, c *pgx.Conn) error{
 func TestCuts(t *testing.T) {
 	for name, commit := range ways {
 		t.Run(name, func(t *testing.T) {
+			w := start(t)
 			for _, c := range []struct {
 				cut  cutproxy.Cut
 				fail bool
 				rows int
 			}{{cutproxy.None, false, 1}, {cutproxy.Before, true, 0}, {cutproxy.After, true, 1}} {
-				w := start(t)
+				w.anew(w.url)
 				w.Next(c.cut)
 				conn := w.connect(w.url)
 				err := commit(t.Context(), conn)
@@ -164,6 +175,7 @@ func TestCuts(t *testing.T) {
 				if c.fail && conn.Ping(t.Context()) == nil {
 					t.Errorf("cut %s: the connection is still good", c.cut)
 				}
+				_ = conn.Close(t.Context())
 				want := cutproxy.Counts{Commits: 1}
 				switch c.cut {
 				case cutproxy.Before:

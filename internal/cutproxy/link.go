@@ -178,7 +178,8 @@ func read(r io.Reader, prefix int) ([]byte, error) {
 	if length < 4 || length > 1<<30 {
 		return nil, io.ErrUnexpectedEOF
 	}
-	message := append(head, make([]byte, length-4)...)
+	message := make([]byte, prefix+length)
+	copy(message, head)
 	_, err := io.ReadFull(r, message[prefix+4:])
 	return message, err
 }

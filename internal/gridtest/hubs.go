@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -83,6 +84,7 @@ func (h *Hub) Start() {
 	env := h.env()
 	if h.db != "" {
 		env = append(env, "OFFPEAK_DB="+h.db)
+		args = append(args, "--blobs", filepath.Join(h.grid.Dir, "blobs"))
 	}
 	cmd := h.grid.command(env, h.log(), args...)
 	if err := cmd.Start(); err != nil {
@@ -200,7 +202,7 @@ func (g *Grid) Leader() *Hub {
 		for line := range strings.Lines(string(log)) {
 			_, rest, says := strings.Cut(line, "this hub matches now")
 			var term int64
-			if _, err := fmt.Sscanf(rest, "\" term=%d", &term); says && err == nil && term >= newest {
+			if _, err := fmt.Sscanf(rest, " term=%d", &term); says && err == nil && term >= newest {
 				leader, newest = h, term
 			}
 		}
@@ -278,6 +280,9 @@ type round struct {
 
 // RoundTrip implements http.RoundTripper.
 func (r *round) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !slices.Contains(r.addrs, req.URL.Host) {
+		return r.transport.RoundTrip(req) // over a link, which is not gone round
+	}
 	for try := 1; ; try++ {
 		r.mu.Lock()
 		at := r.at

@@ -36,6 +36,8 @@ const (
 	stale kind = "stale"
 	// end: Lease ended by other hands than a report's.
 	end kind = "end"
+	// release: Lease holds no resources any more.
+	release kind = "release"
 	// over: Job ended without a lease.
 	over kind = "over"
 	// held: Node's live leases are Leases, and no others.

@@ -9,9 +9,6 @@ import (
 	"offpeak/store"
 )
 
-// A step that may have happened is one that can be put at any time after its
-// call, also after all others, and that does nothing where it can't be done.
-
 // holding is a live lease on its node.
 type holding struct {
 	lease     offpeak.LeaseID
@@ -25,18 +22,13 @@ type nodeState struct {
 }
 
 // nodeModel is one node as it should be: it is leased what it has free, and no
-// more, and what it is told to hold are its live leases. A lease that is gone may
-// be reported on again; that it may is for the job to say.
+// more, and what it is told to hold are its live leases, each of which ends once.
 func nodeModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return nodeState{} },
 		Step: func(state, input, _ any) (bool, any) {
-			n, s := state.(nodeState), input.(step)
-			next, ok := n.step(s)
-			if !ok {
-				next = n
-			}
-			return ok || s.Maybe, next
+			next, ok := state.(nodeState).step(input.(step))
+			return ok, next
 		},
 		Equal: func(a, b any) bool {
 			n, m := a.(nodeState), b.(nodeState)
@@ -69,18 +61,14 @@ func (n nodeState) step(s step) (nodeState, bool) {
 			return n, false
 		}
 		n.held = slices.Insert(slices.Clone(n.held), i, holding{s.Lease, &s.Resources})
-	case report:
-		switch {
-		case !has:
-		case s.Report == store.ReportFinishing:
+	case release:
+		if has {
 			n.held = slices.Clone(n.held)
 			n.held[i].resources = nil
-		case s.Report == store.ReportEnded:
-			n.held = slices.Delete(slices.Clone(n.held), i, i+1)
 		}
 	case end:
 		if !has {
-			return n, s.Again
+			return n, false
 		}
 		n.held = slices.Delete(slices.Clone(n.held), i, i+1)
 	case held:
@@ -140,7 +128,8 @@ type jobState struct {
 
 // jobModel is one job as it should be: attempts count up by one, each begins when
 // the one before has ended and the job is not over, and only the newest, live one
-// is reported on, but for reports that are said again.
+// is reported on, but for reports that are said again. A step that may have
+// happened does nothing where it can't be done.
 func jobModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return jobState{} },

@@ -12,9 +12,8 @@ import (
 // file is a side in an SQLite file.
 type file struct{ c *sql.Conn }
 
-func (f *file) begin(context.Context) error { return nil }
-func (f *file) end(context.Context) error   { return nil }
-func (f *file) mend(s string) string        { return s }
+func (f *file) end(context.Context) error { return nil }
+func (f *file) mend(s string) string      { return s }
 
 func (f *file) columns(ctx context.Context) (map[string]columns, error) {
 	rows, err := f.c.QueryContext(ctx, `SELECT t.name, c.name, c.type FROM sqlite_schema t JOIN pragma_table_info(t.name) c
@@ -86,12 +85,12 @@ func (f *file) counter(ctx context.Context, t table) (n int64, err error) {
 	return n, err
 }
 
-func (f *file) write(ctx context.Context, t table, cols []string, rows iter.Seq2[[]any, error]) error {
+func (f *file) write(ctx context.Context, t table, cols []string, rows iter.Seq2[[]any, error]) (err error) {
 	insert, err := f.c.PrepareContext(ctx, `INSERT INTO `+t.name+` (`+quoted(cols)+`) VALUES (?`+strings.Repeat(", ?", len(cols)-1)+`)`)
 	if err != nil {
 		return err
 	}
-	defer insert.Close()
+	defer func() { err = errors.Join(err, insert.Close()) }()
 	for row, err := range rows {
 		if err != nil {
 			return err

@@ -11,9 +11,9 @@
 // one has and the other lacks, or the list does not know, is an error and never
 // left behind.
 //
-// Ids and cursors go on behind those that the source has given out. Whether hubs
-// are at work on the source is for the caller to know, and so are blobs: their bytes
-// are elsewhere, only their books are rows.
+// Ids and cursors go on behind those that the source has given out. A move is refused
+// while hubs are at work on either side; a backup is not. Blobs are for the caller:
+// their bytes are elsewhere, only their books are rows.
 //
 // Functions may be called from any goroutine. They are tested over real servers and
 // files, with every table filled, and by comparing both schemas.
@@ -25,12 +25,14 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
 	"iter"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"offpeak"
 	"offpeak/store/postgres"
@@ -71,6 +73,42 @@ func (e *NotEmptyError) Error() string {
 // Unwrap makes errors.Is(e, offpeak.ErrConflict) true.
 func (e *NotEmptyError) Unwrap() error { return offpeak.ErrConflict }
 
+// stopped is how long a hub must not have been at work to count as stopped. One that
+// stops in good order is forgotten at once, one that was killed is not.
+const stopped = 10 * time.Second
+
+// AttendedError says that a grid can't be moved while a hub is at work on it.
+type AttendedError struct {
+	Hub offpeak.HubID
+	// Ago is how long ago it said so.
+	Ago time.Duration
+}
+
+func (e *AttendedError) Error() string {
+	return fmt.Sprintf("hub %s is at work on the database, it said so %s ago: stop all its hubs; after one that was killed, wait %s", e.Hub, e.Ago.Round(time.Second), stopped)
+}
+
+// Unwrap makes errors.Is(e, offpeak.ErrConflict) true.
+func (e *AttendedError) Unwrap() error { return offpeak.ErrConflict }
+
+// unattended refuses a database that hubs are at work on, or have been since a time.
+func unattended(ctx context.Context, db *postgres.Store, since time.Time) error {
+	now, err := db.Now(ctx)
+	if err != nil {
+		return err
+	}
+	hubs, err := db.Hubs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range hubs {
+		if now.Sub(h.SeenAt) < stopped || h.SeenAt.After(since) {
+			return &AttendedError{h.ID, now.Sub(h.SeenAt)}
+		}
+	}
+	return nil
+}
+
 // SchemaError says that the two databases do not hold the same.
 type SchemaError struct {
 	// Where is a table or a column, Why what is wrong with it.
@@ -90,27 +128,51 @@ func (e *DifferentError) Error() string {
 }
 
 // ToPostgres copies all rows of a store in a file into an empty database. It returns
-// a *NotEmptyError for one that is not.
+// a *NotEmptyError for one that is not, and an *AttendedError.
 func ToPostgres(ctx context.Context, from *sqlite.Store, to *postgres.Store, progress Progress) ([]Table, error) {
 	var out []Table
 	err := from.Snapshot(ctx, func(source *sql.Conn) error {
-		return to.Fill(ctx, func(target *pgx.Conn) (err error) {
-			out, err = carry(ctx, &file{c: source}, &server{c: target}, progress)
+		return to.Fill(ctx, func(c *pgx.Conn) error {
+			target := &server{c: c}
+			if err := target.lock(ctx); err != nil {
+				return err
+			}
+			now, err := to.Now(ctx)
+			if err == nil {
+				err = unattended(ctx, to, now)
+			}
+			if err == nil {
+				out, err = carry(ctx, &file{c: source}, target, progress)
+			}
 			return err
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("copy rows to PostgreSQL: %w", err)
+		// What an interrupt breaks, such as a connection, says nothing of it.
+		return nil, fmt.Errorf("copy rows to PostgreSQL: %w", errors.Join(ctx.Err(), err))
 	}
 	return out, nil
 }
 
 // ToSQLite copies all rows of a database, as they are now, into a new store at path,
-// for a hub. It returns fs.ErrExist when there is a file.
+// for a hub. It returns fs.ErrExist when there is a file, and an *AttendedError.
 func ToSQLite(ctx context.Context, from *postgres.Store, path string, progress Progress) ([]Table, error) {
 	var out []Table
-	err := sqlite.Create(ctx, path, func(c *sql.Conn) (err error) {
-		out, err = fromPostgres(ctx, from, c, progress)
+	err := sqlite.Create(ctx, path, func(c *sql.Conn) error {
+		began, err := from.Now(ctx)
+		if err == nil {
+			err = unattended(ctx, from, began)
+		}
+		if err == nil {
+			err = from.Snapshot(ctx, func(source *pgx.Conn) (err error) {
+				out, err = carry(ctx, &server{c: source}, &file{c: c}, progress)
+				return err
+			})
+		}
+		if err == nil {
+			// What a hub that came meanwhile has written may not be in the copy.
+			err = unattended(ctx, from, began)
+		}
 		return err
 	})
 	if err != nil {
@@ -123,17 +185,24 @@ func ToSQLite(ctx context.Context, from *postgres.Store, path string, progress P
 // that sqlite.Restore takes. It is a postgres.Options.Backup.
 func Backup(ctx context.Context, src *postgres.Store, path string) error {
 	return sqlite.WriteBackup(ctx, path, func(c *sql.Conn) error {
-		_, err := fromPostgres(ctx, src, c, nil)
-		return err
+		return src.Snapshot(ctx, func(source *pgx.Conn) error {
+			_, err := carry(ctx, &goingOn{server{c: source}}, &file{c: c}, nil)
+			return err
+		})
 	})
 }
 
-func fromPostgres(ctx context.Context, from *postgres.Store, target *sql.Conn, progress Progress) (out []Table, err error) {
-	err = from.Snapshot(ctx, func(source *pgx.Conn) (err error) {
-		out, err = carry(ctx, &server{c: source}, &file{c: target}, progress)
-		return err
-	})
-	return out, err
+// goingOn is a database that gives out more after it was copied.
+type goingOn struct{ server }
+
+// counter is beyond what the database will have given out when it is lost. Cursors
+// need more than the jump of a restore, since each transaction takes many.
+func (g *goingOn) counter(ctx context.Context, t table) (int64, error) {
+	n, err := g.server.counter(ctx, t)
+	if t.name == events {
+		n += postgres.LostCursors
+	}
+	return n, err
 }
 
 // side is one end of a copy, in a transaction.
@@ -152,8 +221,6 @@ type side interface {
 // target is a side that takes rows.
 type target interface {
 	side
-	// begin keeps others out.
-	begin(ctx context.Context) error
 	write(ctx context.Context, t table, cols []string, rows iter.Seq2[[]any, error]) error
 	// goOn has a table's counter give out numbers beyond last.
 	goOn(ctx context.Context, t table, last int64) error
@@ -170,9 +237,6 @@ type columns map[string]string
 func carry(ctx context.Context, from side, to target, progress Progress) ([]Table, error) {
 	if progress == nil {
 		progress = func(Step) {}
-	}
-	if err := to.begin(ctx); err != nil {
-		return nil, err
 	}
 	cols, err := agree(ctx, from, to)
 	if err != nil {

@@ -54,6 +54,14 @@ func openServer(t *testing.T, url string) *postgres.Store {
 	return opened(t, s, err)
 }
 
+// owned is the URL of a new database of a user who may do nothing else.
+func owned(t *testing.T) string {
+	t.Helper()
+	at := pg.Database(t)
+	server(t, at, `CREATE ROLE owner LOGIN`, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO owner', current_database()); END $$`)
+	return strings.Replace(at, "//postgres@", "//owner@", 1)
+}
+
 // server runs statements on a database.
 func server(t *testing.T, url string, statements ...string) {
 	t.Helper()
@@ -164,7 +172,7 @@ func submit(t *testing.T, s store.Store, id string) {
 // To PostgreSQL and back: every row of every table is the same, and whatever is
 // counted goes on.
 func TestThereAndBack(t *testing.T) {
-	source, url := full(t), pg.Database(t)
+	source, url := full(t), owned(t)
 	target := openServer(t, url)
 	steps := map[string]moving.Step{}
 	out, err := moving.ToPostgres(t.Context(), source, target, func(s moving.Step) { steps[fmt.Sprint(s.Table, s.Checking)] = s })
@@ -198,6 +206,14 @@ func TestThereAndBack(t *testing.T) {
 		t.Errorf("back again, tables differ: %s", diff)
 	}
 
+	home := openFile(t, back)
+	submit(t, home, "job_home")
+	if err := home.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A number goes on where the engine that gave it out would have.
+	inFile(t, back, `CREATE TABLE found (n INTEGER CHECK (n = 1001)) STRICT`, `INSERT INTO found SELECT seq FROM jobs WHERE id = 'job_home' UNION ALL SELECT max(id) FROM audit`)
+
 	// A follower that has read all goes on with what is new, there and back.
 	cursor := before[1].Cursor
 	submit(t, target, "job_there")
@@ -212,11 +228,20 @@ func TestThereAndBack(t *testing.T) {
 	if n := asked[int64](t, url, `SELECT max(id) FROM audit`); n != 1001 {
 		t.Errorf("the next audit row is number %d, want 1001", n)
 	}
-	last := filepath.Join(t.TempDir(), "last.db")
-	if _, err := moving.ToSQLite(t.Context(), target, last, nil); err != nil {
+	// What comes while rows are copied is in no table of the copy.
+	last, meanwhile := filepath.Join(t.TempDir(), "last.db"), false
+	if _, err := moving.ToSQLite(t.Context(), target, last, func(s moving.Step) {
+		if s.Table == "jobs" && !meanwhile {
+			meanwhile = true
+			submit(t, target, "job_late")
+		}
+	}); err != nil {
 		t.Fatal(err)
 	}
-	home := openFile(t, last)
+	home = openFile(t, last)
+	if news := all(t, home, cursor); len(news) > 0 {
+		t.Errorf("the copy has of what came meanwhile: %+v", news)
+	}
 	submit(t, home, "job_back")
 	news = all(t, home, cursor)
 	if len(news) == 0 || news[0].Job != "job_back" {
@@ -430,6 +455,8 @@ func TestBackupComesBack(t *testing.T) {
 		offpeak.Token{ID: "t1", Account: "acct_1", Member: "m1", Role: offpeak.RoleAdmin, SecretHash: make([]byte, 32), UsesLeft: -1, ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
+	// Old enough that its cursors are beyond where a restore begins at the earliest.
+	server(t, url, `UPDATE grid SET event_epoch = event_epoch + (CAST(1 AS BIGINT) << 34)`)
 	submit(t, s, "job_before")
 	stop, done := make(chan struct{}), make(chan int)
 	go func() {
@@ -456,6 +483,8 @@ func TestBackupComesBack(t *testing.T) {
 	}
 	close(stop)
 	written := <-done
+	// As if the database had gone on for half a thousand million transactions.
+	server(t, url, `UPDATE grid SET event_epoch = event_epoch + (1 << 29)`)
 	submit(t, s, "job_after")
 	last, err := s.LastEvent(ctx)
 	if err != nil {
@@ -484,7 +513,7 @@ func TestBackupComesBack(t *testing.T) {
 			}
 			news := all(t, s, last)
 			if len(news) != 1 || news[0].Type != "hub.restored" {
-				t.Errorf("%s tells followers %+v", what, news)
+				t.Fatalf("%s tells followers %+v", what, news)
 			}
 			submit(t, s, "job_after")
 			if more := all(t, s, news[0].Cursor); len(more) == 0 || more[0].Job != "job_after" {
@@ -494,5 +523,58 @@ func TestBackupComesBack(t *testing.T) {
 	}
 	if written == 0 {
 		t.Error("nothing was written meanwhile")
+	}
+}
+
+// A grid stays while hubs are at work on it, and one that came and went meanwhile is
+// noticed as well.
+func TestHubsAtWork(t *testing.T) {
+	ctx := t.Context()
+	source, url := full(t), pg.Database(t)
+	target := openServer(t, url)
+	hub := offpeak.Hub{ID: "hub_1"}
+	attend := func() {
+		t.Helper()
+		if _, err := target.Attend(ctx, hub, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(err error) {
+		t.Helper()
+		if e, ok := errors.AsType[*moving.AttendedError](err); !ok || e.Hub != hub.ID {
+			t.Errorf("moved where a hub is at work: %v", err)
+		}
+	}
+	attend()
+	_, err := moving.ToPostgres(ctx, source, target, nil)
+	refused(err)
+	// Killed a while ago.
+	server(t, url, `UPDATE hubs SET seen_at = seen_at - 10000000`)
+	if _, err := moving.ToPostgres(ctx, source, target, nil); err != nil {
+		t.Fatal(err)
+	}
+	back := filepath.Join(t.TempDir(), "offpeak.db")
+	attend()
+	_, err = moving.ToSQLite(ctx, target, back, nil)
+	refused(err)
+	if err := target.Leave(ctx, hub.ID); err != nil {
+		t.Fatal(err)
+	}
+	came := false
+	_, err = moving.ToSQLite(ctx, target, back, func(moving.Step) {
+		if !came {
+			came = true
+			attend()
+		}
+	})
+	refused(err)
+	if _, err := os.Stat(back); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a copy is left: %v", err)
+	}
+	if err := target.Leave(ctx, hub.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := moving.ToSQLite(ctx, target, back, nil); err != nil {
+		t.Error(err)
 	}
 }

@@ -19,13 +19,14 @@ type server struct {
 	booleans map[[2]string]bool
 }
 
-// begin waits for nobody for long: a hub that is at work holds what it asks for.
-func (s *server) begin(ctx context.Context) error {
+// lock keeps hubs from writing. It waits for nobody for long: one that is at work holds
+// what it asks for.
+func (s *server) lock(ctx context.Context) error {
 	var names []string
 	for _, t := range tables() {
 		names = append(names, t.name)
 	}
-	if _, err := s.c.Exec(ctx, `LOCK TABLE grid, `+strings.Join(names, ", ")+` IN ACCESS EXCLUSIVE MODE`); err != nil {
+	if _, err := s.c.Exec(ctx, `LOCK TABLE grid, hubs, `+strings.Join(names, ", ")+` IN EXCLUSIVE MODE`); err != nil {
 		return fmt.Errorf("lock the tables: %w", err)
 	}
 	return nil

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+
+	"offpeak"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -39,9 +42,11 @@ func (d *db) alone(ctx context.Context, begin, end string, fn func(c *pgx.Conn) 
 	if _, err := c.Exec(ctx, begin); err != nil {
 		return fmt.Errorf("begin: %w", classify(err))
 	}
-	err = fn(c)
-	if err == nil {
-		_, err = c.Exec(ctx, end)
+	if err = fn(c); err == nil {
+		// Nobody's hurry cuts off a COMMIT.
+		if _, err = c.Exec(context.WithoutCancel(ctx), end); err != nil && c.IsClosed() {
+			return fmt.Errorf("%s, outcome unknown: %w: %w", strings.ToLower(end), offpeak.ErrUnavailable, err)
+		}
 	}
 	if _, said := code(err); said || errors.Is(err, context.Canceled) {
 		return classify(err)

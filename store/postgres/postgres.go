@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,11 +45,14 @@ import (
 const (
 	frozenFor    = 3 * time.Second
 	lockFor      = 2 * time.Second
-	statementFor = 10 * time.Second
+	statementFor = 2 * time.Minute
+	// silentFor is how long a server may say nothing while a hub waits for it, and
+	// its network not acknowledge.
+	silentFor = 15 * time.Second
 	// writeFor bounds a whole write, tries and all: a caller is answered sooner
 	// than its own patience ends.
 	writeFor   = 20 * time.Second
-	connectFor = 3 * time.Second
+	connectFor = 5 * time.Second
 	// readFor bounds a read; the longest walks over the whole queue.
 	readFor = 5 * time.Minute
 )
@@ -107,7 +111,7 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 	if err := d.open(ctx); err != nil {
 		return nil, fmt.Errorf("open store in %s: %w", d.where(), err)
 	}
-	s := &Store{Store: sqlstore.New(d, sqlstore.Config{Hub: opts.Hub, Rand: opts.Rand, Unguarded: opts.Unguarded}), db: d}
+	s := &Store{Store: sqlstore.New(d, sqlstore.Config{Hub: opts.Hub, Rand: opts.Rand, Together: true, Unguarded: opts.Unguarded}), db: d}
 	d.store = s
 	return s, nil
 }
@@ -134,12 +138,14 @@ func config(url string) (*pgxpool.Config, error) {
 		"statement_timeout":                   millis(statementFor),
 		"idle_in_transaction_session_timeout": millis(frozenFor),
 		"timezone":                            "UTC",
+		// Who waits for a lock notices that its hub is gone, and lets go of what it has.
+		"client_connection_check_interval": millis(time.Second),
 	} {
 		if _, set := c.RuntimeParams[k]; !set || k != "application_name" {
 			c.RuntimeParams[k] = v
 		}
 	}
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	dialer := &net.Dialer{Control: giveUp, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	c.DialFunc = dialer.DialContext
 	return cfg, nil
 }
@@ -157,7 +163,11 @@ type db struct {
 	// newer says that the schema is newer than this hub. Set when opening.
 	newer  bool
 	closed atomic.Bool
-	count  counters
+	// away says that the last try to connect failed.
+	away  atomic.Bool
+	count counters
+	// spread are statements over many rows, by what they were made of: see spread.
+	spread sync.Map
 }
 
 var _ sqlstore.DB = (*db)(nil)
@@ -209,7 +219,15 @@ func (d *db) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		if d.closed.Load() {
 			return nil, errClosed()
 		}
-		return nil, fmt.Errorf("connect to %s: %w", d.where(), classify(err))
+		// Callers may show it to anybody: where the database is goes to the log, once
+		// an outage.
+		if !d.away.Swap(true) {
+			d.opts.Log.Warn("the database does not answer", "database", d.where(), "err", classify(err))
+		}
+		return nil, fmt.Errorf("the database does not answer: %w", offpeak.ErrUnavailable)
+	}
+	if d.away.Swap(false) {
+		d.opts.Log.Info("the database answers again")
 	}
 	return c, nil
 }

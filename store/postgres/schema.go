@@ -105,19 +105,3 @@ func (d *db) compatible(ctx context.Context, have, know int64) error {
 	d.opts.Log.Warn("the schema is newer than this hub, which it can still work with: upgrade the hub", "schema", have, "knows", know)
 	return nil
 }
-
-// settleIn makes event cursors grow on, where the rows came here from another
-// database, whose transactions had other ids.
-func (d *db) settleIn(ctx context.Context) error {
-	if d.opts.Unguarded {
-		if _, err := d.pool.Exec(ctx, `ALTER TABLE nodes DROP CONSTRAINT IF EXISTS nodes_check, DROP CONSTRAINT IF EXISTS nodes_check1, DROP CONSTRAINT IF EXISTS nodes_check2`); err != nil {
-			return classify(err)
-		}
-	}
-	_, err := d.pool.Exec(ctx, `UPDATE grid SET
-		system = CAST(c.system_identifier AS TEXT),
-		event_epoch = greatest(event_epoch, (SELECT COALESCE(max(cursor), 0) FROM events) / $1 + 1 - CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT),
-			(SELECT CAST(value AS BIGINT) FROM meta WHERE key = 'events_pruned') / $1 + 1 - CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT))
-		FROM pg_control_system() c WHERE grid.system <> CAST(c.system_identifier AS TEXT)`, int64(perTransaction))
-	return classify(err)
-}

@@ -16,9 +16,8 @@ import (
 // which its events are numbered; a read learns up to where events are complete:
 // every transaction below the oldest one that runs has ended.
 const (
-	storeTime = `CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT) + clock_shift, clock_shift`
-	writeTime = `SELECT ` + storeTime + `, CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT), event_epoch FROM grid`
-	readTime  = `SELECT ` + storeTime + `, CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT), event_epoch FROM grid`
+	writeTime = `SELECT clock_timestamp(), clock_shift, pg_current_xact_id(), event_epoch FROM grid`
+	readTime  = `SELECT clock_timestamp(), clock_shift, pg_snapshot_xmin(pg_current_snapshot()), event_epoch FROM grid`
 )
 
 // perTransaction is how many events one transaction may write: the lower 16 bits
@@ -46,19 +45,24 @@ func (t *tx) begin(begin, read string) error {
 		b := &pgx.Batch{}
 		b.Queue(begin)
 		b.Queue(read)
-		r := t.c.SendBatch(t.ctx, b)
+		ctx, cancel := context.WithTimeout(t.ctx, connectFor)
+		r := t.c.SendBatch(ctx, b)
 		_, err := r.Exec()
-		var us, shift int64
+		var at time.Time
+		var shift int64
+		var xid uint64 // grows by one a transaction: 2^47 of them fit a cursor
 		if err == nil {
-			err = r.QueryRow().Scan(&us, &shift, &t.xid, &t.epoch)
+			err = r.QueryRow().Scan(&at, &shift, &xid, &t.epoch)
 		}
 		if end := r.Close(); err == nil {
 			err = end
 		}
+		cancel()
 		if err != nil {
 			return fmt.Errorf("begin: %w", classify(err))
 		}
-		t.now = time.UnixMicro(us).UTC()
+		t.xid = int64(xid)
+		t.now = at.Add(time.Duration(shift) * time.Microsecond).UTC()
 		jump := t.db.clock.look(t.now, before)
 		if jump == 0 || t.db.opts.Now != nil {
 			break
@@ -78,7 +82,7 @@ func (t *tx) begin(begin, read string) error {
 
 // end ends the transaction. Nobody's hurry cuts off a COMMIT.
 func (t *tx) end(how string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), statementFor)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), silentFor)
 	defer cancel()
 	if t.c.IsClosed() {
 		return fmt.Errorf("%s: %w", strings.ToLower(how), lostConnection())
@@ -106,7 +110,9 @@ func (t *tx) Cursor() any {
 func (t *tx) Horizon() int64 { return (t.xid+t.epoch)*perTransaction - 1 }
 
 func (t *tx) Exec(query string, args ...any) (int64, error) {
-	tag, err := t.c.Exec(t.ctx, query, bound(args)...)
+	ctx, cancel := context.WithTimeout(t.ctx, silentFor)
+	defer cancel()
+	tag, err := t.c.Exec(ctx, query, bound(args)...)
 	if err != nil {
 		return 0, classify(err)
 	}
@@ -127,37 +133,16 @@ func (t *tx) Lock(query string, args ...any) error {
 	return err
 }
 
-func (t *tx) ExecMany(query string, args [][]any) ([]int64, error) {
-	if len(args) == 0 {
-		return nil, nil
-	}
-	b := &pgx.Batch{}
-	for _, a := range args {
-		b.Queue(query, bound(a)...)
-	}
-	r := t.c.SendBatch(t.ctx, b)
-	rows := make([]int64, len(args))
-	var err error
-	for i := range args {
-		tag, failed := r.Exec()
-		if failed != nil {
-			err = failed
-			break
-		}
-		rows[i] = tag.RowsAffected()
-	}
-	if end := r.Close(); err == nil {
-		err = end
-	}
-	return rows, classify(err)
-}
-
 func (t *tx) Query(query string, args ...any) (sqlstore.Rows, error) {
-	r, err := t.c.Query(t.ctx, query, bound(args)...)
+	ctx, cancel := context.WithCancel(t.ctx)
+	silence := time.AfterFunc(silentFor, cancel)
+	r, err := t.c.Query(ctx, query, bound(args)...)
 	if err != nil {
+		silence.Stop()
+		cancel()
 		return nil, classify(err)
 	}
-	return rows{r}, nil
+	return rows{r, silence, cancel}, nil
 }
 
 // Sub runs fn in a savepoint.
@@ -192,12 +177,23 @@ func bound(args []any) []any {
 	return args
 }
 
-// rows classifies what pgx returns.
-type rows struct{ pgx.Rows }
+// rows classifies what pgx returns, and gives up on a server that says nothing.
+type rows struct {
+	pgx.Rows
+	silence *time.Timer
+	cancel  context.CancelFunc
+}
+
+func (r rows) Next() bool {
+	r.silence.Reset(silentFor)
+	return r.Rows.Next()
+}
 
 func (r rows) Scan(dest ...any) error { return classify(r.Rows.Scan(dest...)) }
 func (r rows) Err() error             { return classify(r.Rows.Err()) }
 func (r rows) Close() error {
 	r.Rows.Close()
+	r.silence.Stop()
+	r.cancel()
 	return classify(r.Rows.Err())
 }

@@ -23,7 +23,7 @@ func (s *Store) Snapshot(ctx context.Context, fn func(c *sql.Conn) error) error 
 	if err != nil {
 		return err
 	}
-	defer c.close() //nolint:errcheck // nothing was written
+	defer c.close()
 	if _, err := c.c.ExecContext(ctx, `BEGIN`); err != nil {
 		return classify(err)
 	}

@@ -42,10 +42,6 @@ type Options struct {
 	Rand *rand.Rand
 	// Log receives what an operator should know. Default: nothing.
 	Log *slog.Logger
-	// Unguarded switches the capacity guard of claims and its CHECK off. Tests
-	// only: it shows that Check finds what they prevent. A file that was opened
-	// so must not be used again without.
-	Unguarded bool
 }
 
 // Store is a store.Store in one file.
@@ -90,7 +86,7 @@ func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
 	d.lock = lock
-	return &Store{Store: sqlstore.New(d, sqlstore.Config{Rand: opts.Rand, Unguarded: opts.Unguarded}), db: d}, nil
+	return &Store{Store: sqlstore.New(d, sqlstore.Config{Rand: opts.Rand}), db: d}, nil
 }
 
 // Stats implements store.Counted.
@@ -123,11 +119,6 @@ func open(ctx context.Context, path string, opts Options) (_ *db, err error) {
 	}
 	if err := migrate(ctx, pool, path); err != nil {
 		return nil, err
-	}
-	if opts.Unguarded {
-		if _, err := pool.ExecContext(ctx, `DROP INDEX IF EXISTS lease_devices_held`); err != nil {
-			return nil, classify(err)
-		}
 	}
 	if d.writer, err = d.connect(ctx, false); err != nil {
 		return nil, err
@@ -186,13 +177,7 @@ func (d *db) connect(ctx context.Context, readOnly bool) (*conn, error) {
 		pool.Close()
 		return nil, classify(err)
 	}
-	if d.opts.Unguarded {
-		if _, err := c.ExecContext(ctx, `PRAGMA ignore_check_constraints=ON`); err != nil {
-			pool.Close()
-			return nil, classify(err)
-		}
-	}
-	return &conn{pool: pool, c: c, now: d.opts.Now, stmts: map[string]*sql.Stmt{}}, nil
+	return &conn{pool: pool, c: c, now: d.opts.Now, stmts: map[string]*sql.Stmt{}, many: map[many]string{}}, nil
 }
 
 // db is a sqlstore.DB over one file.

@@ -310,7 +310,7 @@ func (s *Store) TouchTokens(ctx context.Context, used map[offpeak.TokenID]time.T
 		for _, id := range slices.Sorted(maps.Keys(used)) {
 			rows = append(rows, []any{micros(used[id]), string(id)})
 		}
-		_, err := t.ExecMany(`UPDATE tokens SET last_used = $1 WHERE id = $2 AND last_used < $1`, rows)
+		_, err := t.ExecMany(Many{`UPDATE tokens SET last_used = $1 WHERE id = $2 AND last_used < $1`, rows})
 		return struct{}{}, err
 	})
 	return err

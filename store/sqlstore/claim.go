@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"offpeak"
@@ -14,106 +15,87 @@ import (
 // Claim writes leases.
 func (s *Store) Claim(ctx context.Context, claims []store.Claim) ([]store.Claimed, error) {
 	return write(ctx, s, "claim", func(t *verb) ([]store.Claimed, error) {
-		out := make([]store.Claimed, len(claims))
 		nodes := make([]offpeak.NodeID, len(claims))
 		for i, c := range claims {
 			nodes[i] = c.Node
 		}
-		if err := t.lockNodes(nodes...); err != nil {
+		// What somebody has in hand is lost: the next look knows what became of it.
+		lock := skipLocked
+		if s.cfg.Unguarded {
+			lock = ""
+		}
+		if err := t.loadNodes(lock, nodes...); err != nil {
 			return nil, err
 		}
+		if err := s.loadClaims(t, claims); err != nil {
+			return nil, err
+		}
+		out := make([]store.Claimed, len(claims))
 		for i, c := range claims {
-			var err error
-			if out[i], err = s.claimed(t, c); err != nil {
-				return nil, err
-			}
+			out[i] = s.claimed(t, c)
 		}
 		return out, nil
 	})
 }
 
-// claimed makes one claim, of which nothing remains when it is lost. An error
-// is the disk's or the connection's.
-func (s *Store) claimed(t *verb, c store.Claim) (store.Claimed, error) {
-	var out store.Claimed
-	events, audits := len(t.events), len(t.audits)
-	err := t.Sub(func() (err error) {
-		out.Change, err = s.claim(t, c)
-		return err
-	})
+// claimed makes one claim, of which nothing remains when it is lost.
+func (s *Store) claimed(t *verb, c store.Claim) store.Claimed {
+	change, err := s.claim(t, c)
 	if err == nil {
-		return out, nil
+		return store.Claimed{Change: change}
 	}
-	if errors.Is(err, offpeak.ErrStorage) || errors.Is(err, offpeak.ErrUnavailable) {
-		return store.Claimed{}, err
-	}
-	t.events, t.audits = t.events[:events], t.audits[:audits]
-	if !errors.Is(err, offpeak.ErrQuota) && !errors.Is(err, offpeak.ErrConflict) {
+	if !errors.Is(err, offpeak.ErrQuota) {
 		err = fmt.Errorf("%w: %w", offpeak.ErrConflict, err)
 	}
-	return store.Claimed{Err: fmt.Errorf("claim job %s: %w", c.Job, err)}, nil
+	return store.Claimed{Err: fmt.Errorf("claim job %s: %w", c.Job, err)}
 }
 
+// claim decides on what is loaded, and changes nothing before it has decided.
 func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
-	lost := func(why string) (store.Change, error) {
-		return store.Change{}, fmt.Errorf("%s: %w", why, offpeak.ErrConflict)
-	}
-	j, err := s.job(t, "", c.Job)
+	j, n := t.rows.jobs[c.Job], t.rows.nodes[c.Node]
 	switch {
-	case err != nil:
-		return store.Change{}, err
+	case j == nil:
+		return store.Change{}, errors.New("it is not there, or somebody has it in hand")
 	case j.State != offpeak.JobQueued || j.Attempt != c.Attempt-1:
-		return lost(fmt.Sprintf("it is %s with attempt %d", j.State, j.Attempt))
+		return store.Change{}, fmt.Errorf("it is %s with attempt %d", j.State, j.Attempt)
 	case j.NotBefore != nil && j.NotBefore.After(t.now):
-		return lost("its time has not come")
+		return store.Change{}, errors.New("its time has not come")
 	case c.Resources.CPU < 0 || c.Resources.Memory < 0 || c.Resources.Disk < 0 || c.Price < 0 || c.Lease == "":
-		return lost("the claim makes no sense")
+		return store.Change{}, errors.New("the claim makes no sense")
+	case t.rows.used[c.Lease]:
+		return store.Change{}, errors.New("the lease id was used before")
+	case n == nil:
+		return store.Change{}, fmt.Errorf("node %s is not there, or somebody has it in hand", c.Node)
+	case !n.ready():
+		return store.Change{}, fmt.Errorf("node %s is not ready", c.Node)
 	}
 	if err := j.State.To(offpeak.JobLeased); err != nil {
 		return store.Change{}, err
 	}
-	if err := s.mayLease(t, j.Account); err != nil {
-		return store.Change{}, err
+	if q := t.rows.quotas[j.Account]; q != nil && q.live >= q.most {
+		return store.Change{}, fmt.Errorf("%w: the account has %d of %d live leases", offpeak.ErrQuota, q.live, q.most)
 	}
-	on, err := s.take(t, c)
-	if err != nil {
+	l := s.newLease(t, c, j, n)
+	if l.State == offpeak.LeasePreparing {
+		if err := offpeak.LeaseOffered.To(l.State); err != nil {
+			return store.Change{}, err
+		}
+	}
+	if err := t.take(n, c); err != nil {
 		return store.Change{}, err
 	}
 	devices := ""
 	if len(c.Resources.Devices) > 0 {
-		b, err := json.Marshal(c.Resources.Devices)
-		if err != nil {
-			return store.Change{}, err
-		}
-		devices = string(b)
+		devices = string(data(c.Resources.Devices))
 	}
-	limits := j.Spec.Limits
-	l := &lease{Lease: offpeak.Lease{
-		ID: c.Lease, Job: c.Job, Account: j.Account, Attempt: c.Attempt, Node: c.Node, State: offpeak.LeaseOffered,
-		Resources: c.Resources, Price: c.Price, ExpiresAt: t.now.Add(c.OfferFor).Truncate(time.Microsecond), OfferedAt: t.now,
-	}}
-	if c.Taken != "" && c.Taken == on.incarnation {
-		if err := l.State.To(offpeak.LeasePreparing); err != nil {
-			return store.Change{}, err
-		}
-		l.State, l.acceptedAt, l.acceptedIncarnation, l.acceptedSeq = offpeak.LeasePreparing, t.now, c.Taken, takenSeq
-		l.ExpiresAt = later(l.ExpiresAt, t.now.Add(on.timeout+limits.ReconnectGrace.Std()).Truncate(time.Microsecond))
-	}
-	n, err := t.Exec(`INSERT INTO leases (id, job, account, attempt, node, state, cpu, memory, disk, devices, price, expires_at, grace, time_limit, offered_at, accepted_at, accepted_incarnation, accepted_seq)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) ON CONFLICT DO NOTHING`,
-		string(c.Lease), string(c.Job), string(j.Account), int64(c.Attempt), string(c.Node), string(l.State), c.Resources.CPU, int64(c.Resources.Memory), int64(c.Resources.Disk), devices, int64(c.Price),
-		micros(l.ExpiresAt), span(limits.ReconnectGrace.Std()), span(limits.Time.Std()), micros(t.now), micros(l.acceptedAt), string(l.acceptedIncarnation), l.acceptedSeq)
-	if err != nil {
-		return store.Change{}, err
-	}
-	if n != 1 {
-		return lost("the lease id or the attempt was used before")
-	}
-	if err := t.must(`UPDATE jobs SET state = 'leased', attempt = $1, lease = $2, node = $3, not_before = 0 WHERE id = $4 AND state = 'queued' AND attempt = $5`,
-		int64(c.Attempt), string(c.Lease), string(c.Node), string(c.Job), int64(c.Attempt-1)); err != nil {
-		return store.Change{}, err
+	t.later(addLease, string(l.ID), string(l.Job), string(l.Account), int64(l.Attempt), string(l.Node), string(l.State), c.Resources.CPU, int64(c.Resources.Memory), int64(c.Resources.Disk), devices, int64(c.Price),
+		micros(l.ExpiresAt), span(l.grace), span(l.limit), micros(t.now), micros(l.acceptedAt), string(l.acceptedIncarnation), l.acceptedSeq)
+	keep(&t.rows.used, l.ID, true)
+	if q := t.rows.quotas[j.Account]; q != nil {
+		q.live++
 	}
 	j.State, j.Attempt, j.Lease, j.Node, j.NotBefore = offpeak.JobLeased, c.Attempt, c.Lease, c.Node, nil
+	t.changeJob(j)
 	t.event(offpeak.Event{Type: "lease.offered", Account: j.Account, Job: j.ID, Attempt: c.Attempt, Lease: c.Lease, Node: c.Node, Data: data(struct {
 		Resources offpeak.Resources `json:"resources"`
 		Price     offpeak.Price     `json:"price"`
@@ -124,7 +106,21 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 	if l.State == offpeak.LeasePreparing {
 		t.event(offpeak.Event{Type: "lease.preparing", Account: j.Account, Job: j.ID, Attempt: c.Attempt, Lease: c.Lease, Node: c.Node})
 	}
-	return store.Change{Job: j.Job, Lease: &l.Lease, Node: c.Node, Revision: on.revision}, nil
+	return store.Change{Job: j.Job, Lease: &l.Lease, Node: c.Node, Revision: n.revision}, nil
+}
+
+// newLease is the lease that a claim asks for.
+func (s *Store) newLease(t *verb, c store.Claim, j *job, n *lockedNode) *lease {
+	limits := j.Spec.Limits
+	l := &lease{grace: limits.ReconnectGrace.Std(), limit: limits.Time.Std(), Lease: offpeak.Lease{
+		ID: c.Lease, Job: c.Job, Account: j.Account, Attempt: c.Attempt, Node: c.Node, State: offpeak.LeaseOffered,
+		Resources: c.Resources, Price: c.Price, ExpiresAt: t.now.Add(c.OfferFor).Truncate(time.Microsecond), OfferedAt: t.now,
+	}}
+	if c.Taken != "" && c.Taken == n.incarnation {
+		l.State, l.acceptedAt, l.acceptedIncarnation, l.acceptedSeq = offpeak.LeasePreparing, t.now, c.Taken, takenSeq
+		l.ExpiresAt = later(l.ExpiresAt, t.now.Add(n.timeout+l.grace).Truncate(time.Microsecond))
+	}
+	return l
 }
 
 // placement keeps what is JSON.
@@ -135,111 +131,56 @@ func placement(p json.RawMessage) json.RawMessage {
 	return p
 }
 
-// mayLease checks the account's quota of live leases.
-func (s *Store) mayLease(t *verb, account offpeak.AccountID) error {
-	var quota, live int64
-	if err := t.row(`SELECT quota_running FROM accounts WHERE id = $1`, []any{string(account)}, &quota); err != nil || quota == 0 {
-		return err
+// take reserves what a claim asks for on its node, if it is free.
+func (t *verb) take(n *lockedNode, c store.Claim) error {
+	r := c.Resources
+	if r.CPU > n.capacity.CPU-n.reserved.CPU || r.Memory > n.capacity.Memory-n.reserved.Memory || r.Disk > n.capacity.Disk-n.reserved.Disk {
+		return fmt.Errorf("node %s has not enough free", n.id)
 	}
-	if err := t.lockAccount(account); err != nil {
-		return err
+	for i, d := range r.Devices {
+		held, listed := t.rows.devices[device{n.id, d}]
+		if !listed || held || slices.Contains(r.Devices[:i], d) {
+			return fmt.Errorf("device %s is not free", d)
+		}
 	}
-	if err := t.row(`SELECT count(*) FROM leases WHERE account = $1 AND `+liveLease, []any{string(account)}, &live); err != nil {
-		return err
+	for _, d := range r.Devices {
+		t.rows.devices[device{n.id, d}] = true
+		t.later(addDevice, string(c.Lease), string(n.id), string(d))
 	}
-	if live >= quota {
-		return fmt.Errorf("%w: the account has %d of %d live leases", offpeak.ErrQuota, live, quota)
-	}
+	n.pending.ready = true
+	t.reserve(n, r.CPU, r.Memory, r.Disk)
 	return nil
 }
 
-// claimedNode is what a claim needs of its node.
-type claimedNode struct {
-	revision    int64
-	incarnation offpeak.Incarnation
-	timeout     time.Duration
+// reserve changes what a node holds, which raises its revision.
+func (t *verb) reserve(n *lockedNode, cpu int64, memory, disk offpeak.Bytes) {
+	for _, r := range []*offpeak.Resources{&n.reserved, &n.pending.reserved} {
+		r.CPU, r.Memory, r.Disk = r.CPU+cpu, r.Memory+memory, r.Disk+disk
+	}
+	n.revision++
+	n.pending.raised++
+	t.changeNode(n)
 }
 
-const nodeReady = ` AND removed_at = 0 AND liveness = 'online' AND intent = 'open' AND availability = 'available'`
-
-// take reserves what a claim asks for on its node, or is a conflict. This one
-// UPDATE under the schema's CHECK is what keeps a node from being promised
-// twice, whoever claims at once.
-func (s *Store) take(t *verb, c store.Claim) (on claimedNode, err error) {
-	q := `UPDATE nodes SET reserved_cpu = reserved_cpu + $1, reserved_memory = reserved_memory + $2, reserved_disk = reserved_disk + $3, revision = revision + 1
-		WHERE id = $4` + nodeReady + ` AND $1 <= capacity_cpu - reserved_cpu AND $2 <= capacity_memory - reserved_memory AND $3 <= capacity_disk - reserved_disk`
-	if s.cfg.Unguarded {
-		q = `UPDATE nodes SET reserved_cpu = reserved_cpu + $1, reserved_memory = reserved_memory + $2, reserved_disk = reserved_disk + $3, revision = revision + 1
-			WHERE id = $4` + nodeReady
-	}
-	r := c.Resources
-	err = t.must(q, r.CPU, int64(r.Memory), int64(r.Disk), string(c.Node))
-	if errors.Is(err, offpeak.ErrConflict) {
-		return on, fmt.Errorf("node %s is not ready or has not enough free: %w", c.Node, err)
-	}
-	if err != nil {
-		return on, err
-	}
-	for _, d := range r.Devices {
-		n, err := t.Exec(`INSERT INTO lease_devices (lease, node, device, held)
-			SELECT $1, node, device, 1 FROM node_devices WHERE node = $2 AND device = $3 AND gone = 0 ON CONFLICT DO NOTHING`, string(c.Lease), string(c.Node), string(d))
-		if err != nil {
-			return on, err
-		}
-		if n != 1 {
-			return on, fmt.Errorf("device %s is not free: %w", d, offpeak.ErrConflict)
-		}
-	}
-	var timeout int64
-	err = t.row(`SELECT revision, incarnation, timeout FROM nodes WHERE id = $1`, []any{string(c.Node)}, &on.revision, &on.incarnation, &timeout)
-	on.timeout = time.Duration(timeout) * time.Microsecond
-	return on, err
-}
-
-// revision reads a node's revision, of a row that this transaction has changed.
-// It is read apart: RETURNING makes SQLite build a table for one row, which
-// costs several times as much.
-func (t *verb) revision(id offpeak.NodeID) (revision int64, err error) {
-	err = t.row(`SELECT revision FROM nodes WHERE id = $1`, []any{string(id)}, &revision)
-	return revision, err
-}
-
-// release gives back what a lease holds when it leaves the holding states, and
-// raises the node's revision. Capacity that had been kept up for leases that no
-// longer fit the inventory follows down.
-func (t *verb) release(l *lease) (revision int64, err error) {
-	var claimed, capacity, reserved offpeak.Resources
+// release gives back what a lease holds when it leaves the holding states.
+// Capacity that had been kept up for leases that no longer fit the inventory
+// follows down.
+func (t *verb) release(n *lockedNode, l *lease) {
 	r := l.Resources
-	if err := t.must(`UPDATE nodes SET reserved_cpu = reserved_cpu - $1, reserved_memory = reserved_memory - $2, reserved_disk = reserved_disk - $3, revision = revision + 1 WHERE id = $4`,
-		r.CPU, int64(r.Memory), int64(r.Disk), string(l.Node)); err != nil {
-		return 0, fmt.Errorf("release node %s: %w", l.Node, err)
-	}
-	if err := t.row(`SELECT revision, claimed_cpu, claimed_memory, claimed_disk, capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk FROM nodes WHERE id = $1`,
-		[]any{string(l.Node)}, &revision, &claimed.CPU, &claimed.Memory, &claimed.Disk, &capacity.CPU, &capacity.Memory, &capacity.Disk,
-		&reserved.CPU, &reserved.Memory, &reserved.Disk); err != nil {
-		return 0, fmt.Errorf("release node %s: %w", l.Node, err)
-	}
-	if capacity.CPU > claimed.CPU || capacity.Memory > claimed.Memory || capacity.Disk > claimed.Disk {
-		if err := t.must(`UPDATE nodes SET capacity_cpu = $1, capacity_memory = $2, capacity_disk = $3 WHERE id = $4`,
-			max(claimed.CPU, reserved.CPU), int64(max(claimed.Memory, reserved.Memory)), int64(max(claimed.Disk, reserved.Disk)), string(l.Node)); err != nil {
-			return 0, err
+	t.reserve(n, -r.CPU, -r.Memory, -r.Disk)
+	n.capacity.CPU = min(n.capacity.CPU, max(n.claimed.CPU, n.reserved.CPU))
+	n.capacity.Memory = min(n.capacity.Memory, max(n.claimed.Memory, n.reserved.Memory))
+	n.capacity.Disk = min(n.capacity.Disk, max(n.claimed.Disk, n.reserved.Disk))
+	for _, d := range r.Devices {
+		t.later(freeDevice, string(l.ID), string(d))
+		if _, listed := t.rows.devices[device{n.id, d}]; listed {
+			t.rows.devices[device{n.id, d}] = false
 		}
 	}
-	if len(r.Devices) > 0 {
-		if _, err := t.Exec(`UPDATE lease_devices SET held = 0 WHERE lease = $1 AND held = 1`, string(l.ID)); err != nil {
-			return 0, err
-		}
-	}
-	return revision, nil
 }
 
 // touched raises a node's revision because what it should hold changed.
-func (t *verb) touched(id offpeak.NodeID) (revision int64, err error) {
-	if err := t.must(`UPDATE nodes SET revision = revision + 1 WHERE id = $1`, string(id)); err != nil {
-		return 0, err
-	}
-	return t.revision(id)
-}
+func (t *verb) touched(n *lockedNode) { t.reserve(n, 0, 0, 0) }
 
 // Assignments returns what a node should hold.
 func (s *Store) Assignments(ctx context.Context, id offpeak.NodeID) (int64, []store.Assignment, error) {
@@ -308,20 +249,21 @@ func (s *Store) Stop(ctx context.Context, id offpeak.LeaseID, reason offpeak.End
 }
 
 func (s *Store) stop(t *verb, l *lease, j *job, reason offpeak.EndReason) (store.Change, error) {
+	c := store.Change{Job: j.Job, Lease: l.now()}
 	if l.Stop != "" {
-		return store.Change{Job: j.Job, Lease: &l.Lease}, nil
+		return c, nil
 	}
-	if err := t.must(`UPDATE leases SET stop = $1 WHERE id = $2 AND attempt = $3 AND state = $4 AND stop = ''`, string(reason), string(l.ID), int64(l.Attempt), string(l.State)); err != nil {
-		return store.Change{}, err
-	}
-	l.Stop = reason
-	revision, err := t.touched(l.Node)
+	n, err := t.lockedNode(l.Node)
 	if err != nil {
 		return store.Change{}, err
 	}
+	l.Stop = reason
+	t.changeLease(l)
+	t.touched(n)
 	t.event(offpeak.Event{Type: "lease.stopping", Account: l.Account, Job: l.Job, Attempt: l.Attempt, Lease: l.ID, Node: l.Node, Reason: reason})
 	t.audit(byHub(), "lease.stop", string(l.ID), string(reason))
-	return store.Change{Job: j.Job, Lease: &l.Lease, Node: l.Node, Revision: revision}, nil
+	c.Lease, c.Node, c.Revision = l.now(), l.Node, n.revision
+	return c, nil
 }
 
 // Abandon ends a finishing lease.
@@ -367,11 +309,14 @@ func (s *Store) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.
 		for i, l := range list {
 			ids[i], nodes[i] = string(l.ID), l.Node
 		}
-		if err := t.lockNodes(nodes...); err != nil {
+		if err := t.loadNodes(forUpdate, nodes...); err != nil {
 			return nil, err
 		}
 		// Another monitor, or a heartbeat, may have been there before the lock.
 		if list, err = t.leases(due+` AND id = ANY($2) ORDER BY expires_at, id`, until, ids); err != nil {
+			return nil, err
+		}
+		if err := s.loadJobs(t, forUpdate, jobsOf(list)); err != nil {
 			return nil, err
 		}
 		var out []store.Change
@@ -467,9 +412,7 @@ func (s *Store) AddCheckpoint(ctx context.Context, c store.NewCheckpoint) (offpe
 			return offpeak.Checkpoint{}, err
 		}
 		if l.State == offpeak.LeaseFinishing {
-			if err := t.closeTerm(l.ID, max(l.Metered, metered), t.now); err != nil {
-				return offpeak.Checkpoint{}, err
-			}
+			t.closeTerm(l.ID, max(l.Metered, metered))
 		}
 		t.event(offpeak.Event{Type: "checkpoint.stored", Account: l.Account, Job: j.ID, Attempt: l.Attempt, Lease: l.ID, Node: l.Node, Data: data(map[string]any{"checkpoint": out.ID, "name": c.Name, "tree": c.Tree, "metered_ms": metered})})
 		t.audit(byNode(l.Account, l.Node), "checkpoint.add", string(l.ID), "done")

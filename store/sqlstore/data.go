@@ -35,7 +35,8 @@ func (s *Store) AddBlob(ctx context.Context, account offpeak.AccountID, hash off
 		if a.Quota.Storage > 0 && size > a.Quota.Storage-a.Stored {
 			return struct{}{}, fmt.Errorf("%w: %s stored and %s more is over %s", offpeak.ErrQuota, a.Stored, size, a.Quota.Storage)
 		}
-		if _, err := t.Exec(`INSERT INTO blobs (hash, account, size, protected_until) VALUES ($1, $2, $3, $4)`, string(hash), string(account), int64(size), until); err != nil {
+		// Another upload of the same bytes may be a moment ahead.
+		if err := t.must(`INSERT INTO blobs (hash, account, size, protected_until) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`, string(hash), string(account), int64(size), until); err != nil {
 			return struct{}{}, err
 		}
 		return struct{}{}, t.must(`UPDATE accounts SET stored = stored + $1 WHERE id = $2`, int64(size), string(account))
@@ -271,20 +272,15 @@ func (s *Store) AppendLog(ctx context.Context, node offpeak.NodeID, id offpeak.L
 		if err != nil {
 			return 0, err
 		}
+		if err := t.loadLogs(l); err != nil {
+			return 0, err
+		}
 		return t.appendLog(l, a)
 	})
 	if stale, ok := errors.AsType[*offpeak.StaleLeaseError](err); ok {
 		if err := s.countStale(ctx, node, stale, "log"); err != nil {
 			return 0, err
 		}
-	}
-	return end, err
-}
-
-func (t *verb) logEnd(id offpeak.LeaseID, stream string) (end int64, err error) {
-	err = t.row(`SELECT start + length FROM log_segments WHERE lease = $1 AND stream = $2 ORDER BY start DESC LIMIT 1`, []any{string(id), stream}, &end)
-	if errors.Is(err, offpeak.ErrNotFound) {
-		err = nil
 	}
 	return end, err
 }
@@ -310,9 +306,8 @@ func (t *verb) appendLog(l *lease, a store.LogAppend) (end int64, err error) {
 			return 0, err
 		}
 	}
-	if end, err = t.logEnd(l.ID, a.Stream); err != nil {
-		return 0, err
-	}
+	stored := l.log.end(a.Stream)
+	end = *stored
 	switch {
 	case a.Offset > end:
 		return end, &offpeak.LogGapError{Want: end, Got: a.Offset}
@@ -327,14 +322,13 @@ func (t *verb) appendLog(l *lease, a store.LogAppend) (end int64, err error) {
 		kept = kept[cut:]
 		length -= cut
 	}
-	var bytes any
-	if a.Blob == "" {
-		bytes = kept
+	if a.Blob != "" {
+		kept = nil
 	}
-	_, err = t.Exec(`INSERT INTO log_segments (lease, n, account, stream, start, length, data, blob, at)
-		VALUES ($1, 1 + COALESCE((SELECT max(n) FROM log_segments WHERE lease = $1), 0), $2, $3, $4, $5, $6, $7, $8)`,
-		string(l.ID), string(l.Account), a.Stream, end, length, bytes, string(a.Blob), micros(t.now))
-	return end + length, err
+	l.log.n++
+	*stored = end + length
+	t.later(addLog, string(l.ID), l.log.n, string(l.Account), a.Stream, end, length, kept, string(a.Blob), micros(t.now))
+	return *stored, nil
 }
 
 const segmentColumns = `n, stream, start, length, data, blob, at`

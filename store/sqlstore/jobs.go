@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,58 +14,129 @@ import (
 	"offpeak/store"
 )
 
+// submission is a job to be stored, with what of its spec is.
+type submission struct {
+	op                      store.Op
+	job                     store.NewJob
+	hash                    offpeak.Hash
+	canonical, requirements string
+}
+
 // Submit stores a job.
 func (s *Store) Submit(ctx context.Context, op store.Op, n store.NewJob) (offpeak.Job, error) {
 	canonical, err := n.Spec.Canonical()
 	if err != nil {
 		return offpeak.Job{}, fmt.Errorf("submit job: %w", err)
 	}
-	hash := hashOf(canonical)
 	requirements, err := json.Marshal(n.Spec.Requirements)
 	if err != nil {
 		return offpeak.Job{}, fmt.Errorf("submit job: %w", err)
 	}
-	return write(ctx, s, "submit job", func(t *verb) (offpeak.Job, error) {
-		id, first, err := once(t, op, "job.submit", string(n.ID), func() (offpeak.JobID, error) {
-			return n.ID, s.submit(t, op, n, hash, string(canonical), string(requirements))
-		})
-		if err != nil {
-			return offpeak.Job{}, err
+	j, err := s.submitting.do(ctx, submission{op, n, hashOf(canonical), string(canonical), string(requirements)})
+	if err != nil {
+		err = fmt.Errorf("submit job: %w", err)
+	}
+	return j, err
+}
+
+// submissions stores jobs, each of which stands alone.
+func (s *Store) submissions(t *verb, list []submission) ([]answer[offpeak.Job], error) {
+	ops, accounts := make([]offpeak.OpID, len(list)), make([]offpeak.AccountID, len(list))
+	for i, n := range list {
+		ops[i], accounts[i] = n.op.ID, n.job.Account
+	}
+	if err := t.loadOperations(ops...); err != nil {
+		return nil, err
+	}
+	open, err := t.openJobs(accounts)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]answer[offpeak.Job], len(list))
+	for i, n := range list {
+		if _, repeated := t.rows.done[n.op.ID]; repeated {
+			// It may be of this batch, and is read to be answered.
+			if err := t.put(s.cfg); err != nil {
+				return nil, err
+			}
 		}
-		if first {
-			return offpeak.Job{
-				ID: n.ID, Account: n.Account, Group: string(n.ID), Spec: n.Spec, State: offpeak.JobQueued,
-				RetryOf: n.RetryOf, SubmittedBy: op.Actor.Member, SubmittedAt: t.now,
-			}, nil
+		wrote := t.writes
+		if out[i].v, out[i].err = s.submit(t, n, open); fatal(out[i].err) {
+			return nil, out[i].err
 		}
-		j, err := s.job(t, "", id)
-		if err != nil {
-			return offpeak.Job{}, err
+		if out[i].err != nil {
+			t.writes = wrote
 		}
-		// As it was answered the first time, whatever became of it since.
-		return offpeak.Job{
-			ID: j.ID, Account: j.Account, Group: j.Group, Index: j.Index, Spec: j.Spec, State: offpeak.JobQueued,
-			RetryOf: j.RetryOf, SubmittedBy: j.SubmittedBy, SubmittedAt: j.SubmittedAt,
-		}, nil
+	}
+	// In one order, so that two hubs that store the same specs wait for each other
+	// in one direction.
+	slices.SortFunc(t.writes.rows[addSpec], func(a, b []any) int { return strings.Compare(a[0].(string), b[0].(string)) })
+	return out, nil
+}
+
+// openJobs locks the accounts that have a quota of jobs, and counts theirs.
+func (t *verb) openJobs(accounts []offpeak.AccountID) (map[offpeak.AccountID]*quota, error) {
+	slices.Sort(accounts)
+	accounts = slices.Compact(accounts)
+	var bound []offpeak.AccountID
+	out := make(map[offpeak.AccountID]*quota, len(accounts))
+	where, arg := oneOf("id", accounts)
+	if err := t.each(`SELECT id, quota_queued FROM accounts WHERE `+where, []any{arg}, func(r Rows) error {
+		var id offpeak.AccountID
+		q := &quota{}
+		err := r.Scan(&id, &q.most)
+		if out[id] = q; q.most > 0 {
+			bound = append(bound, id)
+		}
+		return err
+	}); err != nil || len(bound) == 0 {
+		return out, err
+	}
+	if err := t.Lock(`SELECT 1 FROM accounts WHERE id = ANY($1) ORDER BY id`+forUpdate, texts(bound)); err != nil {
+		return nil, err
+	}
+	where, arg = oneOf("account", bound)
+	return out, t.each(`SELECT account, count(*) FROM jobs WHERE `+openJob+` AND `+where+` GROUP BY account`, []any{arg}, func(r Rows) error {
+		var id offpeak.AccountID
+		var live int64
+		err := r.Scan(&id, &live)
+		out[id].live = live
+		return err
 	})
 }
 
-func (s *Store) submit(t *verb, op store.Op, n store.NewJob, hash offpeak.Hash, canonical, requirements string) error {
-	var quota int64
-	if err := t.row(`SELECT quota_queued FROM accounts WHERE id = $1`, []any{string(n.Account)}, &quota); err != nil {
-		return err
+func (s *Store) submit(t *verb, n submission, open map[offpeak.AccountID]*quota) (offpeak.Job, error) {
+	id, first, err := onceLoaded(t, n.op, "job.submit", string(n.job.ID), func() (offpeak.JobID, error) {
+		return n.job.ID, s.addJob(t, n, open[n.job.Account])
+	})
+	if err != nil {
+		return offpeak.Job{}, err
 	}
-	if quota > 0 {
-		if err := t.lockAccount(n.Account); err != nil {
-			return err
-		}
-		var open int64
-		if err := t.row(`SELECT count(*) FROM jobs WHERE account = $1 AND `+openJob, []any{string(n.Account)}, &open); err != nil {
-			return err
-		}
-		if open >= quota {
-			return fmt.Errorf("%w: %d jobs have not ended, the account may have %d", offpeak.ErrQuota, open, quota)
-		}
+	if first {
+		return offpeak.Job{
+			ID: id, Account: n.job.Account, Group: string(id), Spec: n.job.Spec, State: offpeak.JobQueued,
+			RetryOf: n.job.RetryOf, SubmittedBy: n.op.Actor.Member, SubmittedAt: t.now,
+		}, nil
+	}
+	j, err := s.job(t, "", id)
+	if err != nil {
+		return offpeak.Job{}, err
+	}
+	// As it was answered the first time, whatever became of it since.
+	return offpeak.Job{
+		ID: j.ID, Account: j.Account, Group: j.Group, Index: j.Index, Spec: j.Spec, State: offpeak.JobQueued,
+		RetryOf: j.RetryOf, SubmittedBy: j.SubmittedBy, SubmittedAt: j.SubmittedAt,
+	}, nil
+}
+
+// addJob stores a new job.
+func (s *Store) addJob(t *verb, sub submission, open *quota) error {
+	n := sub.job
+	if open == nil {
+		return offpeak.ErrNotFound
+	}
+	if open.most > 0 && open.live >= open.most {
+		return fmt.Errorf("%w: %d jobs have not ended, the account may have %d", offpeak.ErrQuota, open.live, open.most)
 	}
 	if in := n.Spec.Task.Input; in != "" {
 		if err := t.hasTree(n.Account, in); err != nil {
@@ -72,7 +144,7 @@ func (s *Store) submit(t *verb, op store.Op, n store.NewJob, hash offpeak.Hash, 
 		}
 	}
 	if n.RetryOf != "" {
-		t.jobLock = forUpdate
+		t.rows.lock = forUpdate
 		old, err := s.job(t, n.Account, n.RetryOf)
 		if err != nil {
 			return err
@@ -80,33 +152,19 @@ func (s *Store) submit(t *verb, op store.Op, n store.NewJob, hash offpeak.Hash, 
 		if !old.State.Terminal() {
 			return fmt.Errorf("job %s has not ended: %w", old.ID, offpeak.ErrConflict)
 		}
+		t.later(copyCheckpoints, string(n.ID), string(n.RetryOf))
 	}
-	if _, err := t.Exec(`INSERT INTO specs (hash, spec, driver, requirements) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
-		string(hash), canonical, n.Spec.Task.Driver, requirements); err != nil {
-		return err
-	}
-	if _, err := t.Exec(`INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at)
-		VALUES ($1, $2, $1, 0, $3, $4, $5, 'queued', $6, $7, $8, $9)`,
-		string(n.ID), string(n.Account), string(hash), n.Spec.Name, int64(n.Spec.Priority), string(n.Spec.Task.Input), string(n.RetryOf), string(op.Actor.Member), micros(t.now)); err != nil {
-		return err
-	}
+	t.later(addSpec, string(sub.hash), sub.canonical, n.Spec.Task.Driver, sub.requirements)
+	t.later(addJob, string(n.ID), string(n.Account), string(sub.hash), n.Spec.Name, int64(n.Spec.Priority), string(n.Spec.Task.Input), string(n.RetryOf), string(sub.op.Actor.Member), micros(t.now))
 	for k, v := range n.Spec.Labels {
-		if _, err := t.Exec(`INSERT INTO job_labels (key, value, job) SELECT $1, $2, seq FROM jobs WHERE id = $3`, k, v, string(n.ID)); err != nil {
-			return err
-		}
+		t.later(addLabel, k, v, string(n.ID))
 	}
-	if n.RetryOf != "" {
-		// Attempt 0: none of this job's own attempts wrote them.
-		if _, err := t.Exec(`INSERT INTO checkpoints (job, account, attempt, lease, name, tree, metered, size, at)
-			SELECT $1, account, 0, lease, name, tree, metered, size, at FROM checkpoints WHERE job = $2 ORDER BY id`, string(n.ID), string(n.RetryOf)); err != nil {
-			return err
-		}
-	}
+	open.live++
 	t.event(offpeak.Event{Type: "job.queued", Account: n.Account, Job: n.ID, Data: data(struct {
 		Spec     offpeak.Hash  `json:"spec"`
 		Priority int           `json:"priority,omitempty"`
 		RetryOf  offpeak.JobID `json:"retry_of,omitempty"`
-	}{hash, n.Spec.Priority, n.RetryOf})})
+	}{sub.hash, n.Spec.Priority, n.RetryOf})})
 	return nil
 }
 
@@ -144,11 +202,8 @@ func (s *Store) cancel(t *verb, account offpeak.AccountID, id offpeak.JobID, det
 		if err := j.State.To(offpeak.JobCancelled); err != nil {
 			return store.Change{}, err
 		}
-		if err := t.must(`UPDATE jobs SET state = 'cancelled', reason = 'cancelled', detail = $1, exit_code = NULL, signal = '', not_before = 0, ended_at = $2 WHERE id = $3 AND state = $4`,
-			detail, micros(t.now), string(id), string(j.State)); err != nil {
-			return store.Change{}, err
-		}
 		j.State, j.Reason, j.Detail, j.ExitCode, j.Signal, j.NotBefore, j.EndedAt = offpeak.JobCancelled, offpeak.EndCancelled, detail, nil, "", nil, &t.now
+		t.changeJob(j)
 		t.event(offpeak.Event{Type: "job.cancelled", Account: j.Account, Job: id, Attempt: j.Attempt, Reason: offpeak.EndCancelled})
 		return store.Change{Job: j.Job}, nil
 	}
@@ -162,10 +217,8 @@ func (s *Store) cancel(t *verb, account offpeak.AccountID, id offpeak.JobID, det
 	if err := j.State.To(offpeak.JobCancelling); err != nil {
 		return store.Change{}, err
 	}
-	if err := t.must(`UPDATE jobs SET state = 'cancelling', detail = $1 WHERE id = $2 AND state = $3 AND lease = $4`, detail, string(id), string(j.State), string(l.ID)); err != nil {
-		return store.Change{}, err
-	}
 	j.State, j.Detail = offpeak.JobCancelling, detail
+	t.changeJob(j)
 	t.event(offpeak.Event{Type: "job.cancelling", Account: j.Account, Job: id, Attempt: j.Attempt, Lease: l.ID, Node: l.Node})
 	return s.stop(t, l, j, offpeak.EndCancelled)
 }
@@ -177,11 +230,11 @@ func (s *Store) lockJob(t *verb, account offpeak.AccountID, id offpeak.JobID) (*
 		return nil, err
 	}
 	if seen.Lease != "" {
-		if err := t.lockNodes(seen.Node); err != nil {
+		if err := t.loadNodes(forUpdate, seen.Node); err != nil {
 			return nil, err
 		}
 	}
-	t.jobLock = forUpdate
+	t.rows.lock = forUpdate
 	j, err := s.job(t, account, id)
 	if err == nil && j.Lease != seen.Lease {
 		err = &RacedError{} // it has another node now

@@ -23,7 +23,7 @@ func (s *Store) Enrol(ctx context.Context, join offpeak.TokenID, n store.NewNode
 		var account offpeak.AccountID
 		var role offpeak.Role
 		var uses, expires, revoked int64
-		// Nodes that join at once with one token take its uses in turn.
+		// Many nodes enrol at once with one token: they take turns.
 		if err := t.Lock(`SELECT 1 FROM tokens WHERE id = $1`+forUpdate, string(join)); err != nil {
 			return offpeak.Node{}, err
 		}
@@ -162,7 +162,7 @@ func (s *Store) SetInventory(ctx context.Context, id offpeak.NodeID, inv offpeak
 		return offpeak.Node{}, fmt.Errorf("set inventory of node %s: %w", id, err)
 	}
 	return write(ctx, s, "set inventory of node "+string(id), func(t *verb) (offpeak.Node, error) {
-		if err := t.lockNodes(id); err != nil {
+		if err := t.loadNodes(forUpdate, id); err != nil {
 			return offpeak.Node{}, err
 		}
 		have, err := t.node("", id)
@@ -179,17 +179,23 @@ func (s *Store) SetInventory(ctx context.Context, id offpeak.NodeID, inv offpeak
 		if bytes.Equal(was, text) {
 			return have.Node, nil
 		}
-		r := have.Reserved
-		if err := t.must(`UPDATE nodes SET inventory = $1, claimed_cpu = $2, claimed_memory = $3, claimed_disk = $4, capacity_cpu = $5, capacity_memory = $6, capacity_disk = $7, revision = revision + 1 WHERE id = $8`,
-			string(text), inv.CPU, int64(inv.Memory), int64(inv.Disk), max(inv.CPU, r.CPU), int64(max(inv.Memory, r.Memory)), int64(max(inv.Disk, r.Disk)), string(id)); err != nil {
+		if err := t.must(`UPDATE nodes SET inventory = $1, claimed_cpu = $2, claimed_memory = $3, claimed_disk = $4 WHERE id = $5`,
+			string(text), inv.CPU, int64(inv.Memory), int64(inv.Disk), string(id)); err != nil {
 			return offpeak.Node{}, err
 		}
+		locked, r := t.rows.nodes[id], have.Reserved
+		locked.claimed = offpeak.Resources{CPU: inv.CPU, Memory: inv.Memory, Disk: inv.Disk}
+		locked.capacity = offpeak.Resources{CPU: max(inv.CPU, r.CPU), Memory: max(inv.Memory, r.Memory), Disk: max(inv.Disk, r.Disk)}
+		t.touched(locked)
 		if err := t.devices(id, inv.Devices); err != nil {
 			return offpeak.Node{}, err
 		}
 		t.event(offpeak.Event{Type: "node.inventory", Account: have.Account, Node: id, Data: data(map[string]any{"inventory": inv})})
 		t.audit(byNode(have.Account, id), "node.inventory", string(id), "done")
 		if err := s.shrink(t, id, inv); err != nil {
+			return offpeak.Node{}, err
+		}
+		if err := t.put(s.cfg); err != nil {
 			return offpeak.Node{}, err
 		}
 		n, err := t.node("", id)
@@ -241,7 +247,7 @@ func (s *Store) SetIntent(ctx context.Context, op store.Op, account offpeak.Acco
 		Changes []store.Change
 	}
 	out, err := write(ctx, s, "set intent of node "+string(id), func(t *verb) (done, error) {
-		if err := t.lockNodes(id); err != nil {
+		if err := t.loadNodes(forUpdate, id); err != nil {
 			return done{}, err
 		}
 		d, _, err := once(t, op, "node."+string(to), string(id), func() (done, error) {
@@ -251,6 +257,9 @@ func (s *Store) SetIntent(ctx context.Context, op store.Op, account offpeak.Acco
 			}
 			changes, err := s.intend(t, n, to, stop)
 			if err != nil {
+				return done{}, err
+			}
+			if err := t.put(s.cfg); err != nil {
 				return done{}, err
 			}
 			n, err = t.node(account, id)
@@ -274,6 +283,7 @@ func (s *Store) intend(t *verb, n *node, to offpeak.Intent, stop bool) ([]store.
 	if err != nil {
 		return nil, err
 	}
+	locked := t.rows.nodes[n.ID]
 	move := func(next offpeak.Intent) error {
 		if n.Intent == next {
 			return nil
@@ -281,10 +291,11 @@ func (s *Store) intend(t *verb, n *node, to offpeak.Intent, stop bool) ([]store.
 		if err := n.Intent.To(next); err != nil {
 			return err
 		}
-		if err := t.must(`UPDATE nodes SET intent = $1, revision = revision + 1 WHERE id = $2 AND intent = $3`, string(next), string(n.ID), string(n.Intent)); err != nil {
+		if err := t.must(`UPDATE nodes SET intent = $1 WHERE id = $2 AND intent = $3`, string(next), string(n.ID), string(n.Intent)); err != nil {
 			return err
 		}
-		n.Intent = next
+		n.Intent, locked.intent = next, next
+		t.touched(locked)
 		t.event(offpeak.Event{Type: "node." + string(next), Account: n.Account, Node: n.ID})
 		return nil
 	}
@@ -318,7 +329,7 @@ func (s *Store) intend(t *verb, n *node, to offpeak.Intent, stop bool) ([]store.
 // RemoveNode forgets a node.
 func (s *Store) RemoveNode(ctx context.Context, op store.Op, account offpeak.AccountID, id offpeak.NodeID) ([]store.Change, error) {
 	return write(ctx, s, "remove node "+string(id), func(t *verb) ([]store.Change, error) {
-		if err := t.lockNodes(id); err != nil {
+		if err := t.loadNodes(forUpdate, id); err != nil {
 			return nil, err
 		}
 		out, _, err := once(t, op, "node.remove", string(id), func() ([]store.Change, error) {
@@ -337,6 +348,9 @@ func (s *Store) RemoveNode(ctx context.Context, op store.Op, account offpeak.Acc
 					return nil, err
 				}
 				out = append(out, c)
+			}
+			if err := t.put(s.cfg); err != nil {
+				return nil, err
 			}
 			if _, err := t.Exec(`DELETE FROM tokens WHERE node = $1`, string(id)); err != nil {
 				return nil, err
@@ -456,7 +470,7 @@ func (s *Store) Touch(ctx context.Context, heard map[offpeak.NodeID]time.Time) e
 		for id, at := range heard {
 			rows = append(rows, []any{micros(at), string(id)})
 		}
-		_, err := t.ExecMany(`UPDATE nodes SET last_heard = $1 WHERE id = $2 AND removed_at = 0 AND last_heard < $1`, rows)
+		_, err := t.ExecMany(Many{`UPDATE nodes SET last_heard = $1 WHERE id = $2 AND removed_at = 0 AND last_heard < $1`, rows})
 		return struct{}{}, err
 	})
 	return err

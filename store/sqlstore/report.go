@@ -30,10 +30,9 @@ func (l *lease) observed(now time.Time, ran offpeak.Millis) offpeak.Millis {
 	return max(l.Metered, min(ran, seen, limit))
 }
 
-func (t *verb) closeTerm(id offpeak.LeaseID, metered offpeak.Millis, at time.Time) error {
-	_, err := t.Exec(`UPDATE lease_terms SET to_at = $1, metered = $2 - COALESCE((SELECT CAST(sum(e.metered) AS BIGINT) FROM lease_terms e WHERE e.lease = $3 AND e.n < lease_terms.n), 0)
-		WHERE lease = $3 AND n = (SELECT max(n) FROM lease_terms WHERE lease = $3)`, micros(at), int64(metered), string(id))
-	return err
+// closeTerm has a lease's last term end now.
+func (t *verb) closeTerm(id offpeak.LeaseID, metered offpeak.Millis) {
+	t.later(endTerm, micros(t.now), int64(metered), string(id))
 }
 
 // outcome is what an ended report was answered, kept in its lease's row.
@@ -56,7 +55,10 @@ func (s *Store) Report(ctx context.Context, r store.Report) (store.Change, error
 	if r.Ran < 0 {
 		return store.Change{}, &offpeak.FieldError{Field: "ran_ms", Rule: "is not negative"}
 	}
-	c, err := write(ctx, s, "report "+string(r.Kind)+" of lease "+string(r.Lease), func(t *verb) (store.Change, error) { return s.report(t, r) })
+	c, err := s.reporting.do(ctx, r)
+	if err != nil {
+		err = fmt.Errorf("report %s of lease %s: %w", r.Kind, r.Lease, err)
+	}
 	if stale, ok := errors.AsType[*offpeak.StaleLeaseError](err); ok {
 		if err := s.countStale(ctx, r.Node, stale, string(r.Kind)); err != nil {
 			return store.Change{}, err
@@ -75,10 +77,59 @@ func (s *Store) countStale(ctx context.Context, node offpeak.NodeID, stale *offp
 	return err
 }
 
-func (s *Store) report(t *verb, r store.Report) (store.Change, error) {
-	if err := t.lockNodes(r.Node); err != nil {
-		return store.Change{}, err
+// reports applies reports, each of which stands alone.
+func (s *Store) reports(t *verb, list []store.Report) ([]answer[store.Change], error) {
+	if err := s.loadReports(t, list); err != nil {
+		return nil, err
 	}
+	out := make([]answer[store.Change], len(list))
+	for i, r := range list {
+		if out[i].v, out[i].err = s.report(t, r); fatal(out[i].err) {
+			return nil, out[i].err
+		}
+	}
+	return out, nil
+}
+
+// loadReports loads what reports are about: nodes, leases, jobs, and what their
+// claims ask for.
+func (s *Store) loadReports(t *verb, list []store.Report) error {
+	nodes := make([]offpeak.NodeID, 0, len(list))
+	leases := make([]offpeak.LeaseID, 0, len(list))
+	var claims []store.Claim
+	for _, r := range list {
+		nodes, leases = append(nodes, r.Node), append(leases, r.Lease)
+		if r.Then != nil && r.Kind == store.ReportEnded {
+			claims = append(claims, *r.Then)
+			if r.Then.Node != r.Node {
+				nodes = append(nodes, r.Then.Node)
+			}
+		}
+	}
+	if err := t.loadNodes(forUpdate, nodes...); err != nil {
+		return err
+	}
+	where, arg := oneOf("id", leases)
+	found, err := t.leases(where+` ORDER BY id`, arg)
+	if err != nil {
+		return err
+	}
+	if err := s.loadJobs(t, forUpdate, jobsOf(found)); err != nil {
+		return err
+	}
+	if err := s.loadClaims(t, claims); err != nil {
+		return err
+	}
+	var logs []*lease
+	for _, r := range list {
+		if l := t.rows.leases[r.Lease]; l != nil && (len(r.Logs) > 0 || len(r.LogEnd) > 0) {
+			logs = append(logs, l)
+		}
+	}
+	return t.loadLogs(logs...)
+}
+
+func (s *Store) report(t *verb, r store.Report) (c store.Change, err error) {
 	l, j, err := s.fence(t, r.Node, r.Lease, r.Attempt)
 	if l != nil && l.incarnation == r.Incarnation && r.Seq <= l.Seq {
 		if c, ok, again := s.repeated(t, l, j); ok || again != nil {
@@ -90,6 +141,23 @@ func (s *Store) report(t *verb, r store.Report) (store.Change, error) {
 	}
 	if l.State == offpeak.LeaseOffered && !l.ExpiresAt.After(t.now) {
 		return store.Change{}, &offpeak.StaleLeaseError{Lease: l.ID, Attempt: j.Attempt, State: l.State}
+	}
+	err = t.alone(l, j, func() error {
+		c, err = s.apply(t, r, l, j)
+		return err
+	})
+	if err == nil && r.Kind == store.ReportEnded && r.Then != nil {
+		then := s.claimed(t, *r.Then)
+		c.Then = &then
+	}
+	return c, err
+}
+
+// apply moves a lease and its job as a report says.
+func (s *Store) apply(t *verb, r store.Report, l *lease, j *job) (store.Change, error) {
+	n, err := t.lockedNode(l.Node)
+	if err != nil {
+		return store.Change{}, err
 	}
 	for _, a := range r.Logs {
 		if _, err := t.appendLog(l, a); err != nil {
@@ -103,36 +171,20 @@ func (s *Store) report(t *verb, r store.Report) (store.Change, error) {
 	if r.Restored != 0 {
 		l.Restored = r.Restored
 	}
+	t.changeLease(l)
 	if r.Kind == store.ReportEnded {
-		c, err := s.reportEnd(t, r, l, j)
-		if err != nil || r.Then == nil {
-			return c, err
-		}
-		then, err := s.claimed(t, *r.Then)
-		c.Then = &then
-		return c, err
+		return s.reportEnd(t, r, l, j)
 	}
-	was := l.State
+	held := l.State.Holds()
 	if err := s.advance(t, r, l, j, r.Kind); err != nil {
 		return store.Change{}, err
 	}
-	c := store.Change{Lease: &l.Lease}
-	if was.Holds() && !l.State.Holds() {
-		if c.Revision, err = t.release(l); err != nil {
-			return store.Change{}, err
-		}
-		c.Node = l.Node
-		if err := t.closeTerm(l.ID, l.Metered, t.now); err != nil {
-			return store.Change{}, err
-		}
+	c := store.Change{Job: j.Job, Lease: l.now()}
+	if held && !l.State.Holds() {
+		t.release(n, l)
+		t.closeTerm(l.ID, l.Metered)
+		c.Node, c.Revision = l.Node, n.revision
 	}
-	if err := t.must(`UPDATE leases SET state = $1, expires_at = $2, metered = $3, incarnation = $4, seq = $5, accepted_incarnation = $6, accepted_seq = $7, restored = $8, accepted_at = $9, started_at = $10
-		WHERE id = $11 AND attempt = $12 AND state = $13`,
-		string(l.State), micros(l.ExpiresAt), int64(l.Metered), string(l.incarnation), l.Seq, string(l.acceptedIncarnation), l.acceptedSeq, l.Restored, micros(l.acceptedAt), microsOf(l.StartedAt),
-		string(l.ID), int64(l.Attempt), string(was)); err != nil {
-		return store.Change{}, err
-	}
-	c.Job = j.Job
 	return c, nil
 }
 
@@ -147,7 +199,7 @@ func microsOf(t *time.Time) int64 {
 // ended by other hands than a report's.
 func (s *Store) repeated(t *verb, l *lease, j *job) (c store.Change, ok bool, err error) {
 	if !l.State.Terminal() {
-		return store.Change{Job: j.Job, Lease: &l.Lease}, true, nil
+		return store.Change{Job: j.Job, Lease: l.now()}, true, nil
 	}
 	if l.outcome == "" {
 		return store.Change{}, false, nil
@@ -160,7 +212,7 @@ func (s *Store) repeated(t *verb, l *lease, j *job) (c store.Change, ok bool, er
 	if o.Queued != nil {
 		o.Queued.Requirements = &j.Spec.Requirements
 	}
-	return store.Change{Job: o.Job, Lease: &l.Lease, Queued: o.Queued, Node: o.Node, Revision: o.Revision, NodeClosed: o.Closed}, true, nil
+	return store.Change{Job: o.Job, Lease: l.now(), Queued: o.Queued, Node: o.Node, Revision: o.Revision, NodeClosed: o.Closed}, true, nil
 }
 
 // order of the reports' kinds and of the lease states they lead to.
@@ -173,7 +225,7 @@ var steps = [...]struct {
 	{store.ReportFinishing, offpeak.LeaseFinishing},
 }
 
-// advance moves a lease in memory, and its job in the database, through every
+// advance moves a lease and its job through every
 // step up to the one that a report of kind means. Steps that are past are left
 // out; each taken one is an event of its own.
 func (s *Store) advance(t *verb, r store.Report, l *lease, j *job, kind store.ReportKind) error {
@@ -194,12 +246,12 @@ func (s *Store) advance(t *verb, r store.Report, l *lease, j *job, kind store.Re
 		}
 		switch st.kind {
 		case store.ReportAccepted:
-			timeout, err := t.timeout(l.Node)
+			n, err := t.lockedNode(l.Node)
 			if err != nil {
 				return err
 			}
 			l.acceptedAt, l.acceptedIncarnation, l.acceptedSeq = t.now, r.Incarnation, r.Seq
-			l.ExpiresAt = later(l.ExpiresAt, t.now.Add(timeout+l.grace))
+			l.ExpiresAt = later(l.ExpiresAt, t.now.Add(n.timeout+l.grace))
 		case store.ReportRunning:
 			if err := s.start(t, r, l, j); err != nil {
 				return err
@@ -224,11 +276,10 @@ func (s *Store) start(t *verb, r store.Report, l *lease, j *job) error {
 		began = later(l.acceptedAt, t.now.Add(-time.Duration(r.Ran)*time.Millisecond))
 	}
 	l.StartedAt = &began
-	if _, err := t.Exec(`INSERT INTO lease_terms (lease, n, price, from_at) VALUES ($1, 1, $2, $3)`, string(l.ID), int64(l.Price), micros(began)); err != nil {
-		return err
-	}
+	t.later(addTerm, string(l.ID), int64(l.Price), micros(began))
 	if j.StartedAt == nil {
 		j.StartedAt = &began
+		t.changeJob(j)
 	}
 	if j.State == offpeak.JobCancelling {
 		return nil
@@ -237,12 +288,8 @@ func (s *Store) start(t *verb, r store.Report, l *lease, j *job) error {
 		return err
 	}
 	t.event(offpeak.Event{Type: "job.running", Account: l.Account, Job: l.Job, Attempt: l.Attempt, Lease: l.ID, Node: l.Node})
-	if r.Kind != store.ReportEnded { // else the end writes the row
-		if err := t.must(`UPDATE jobs SET state = 'running', started_at = $1 WHERE id = $2 AND state = $3 AND lease = $4`, micros(*j.StartedAt), string(j.ID), string(j.State), string(l.ID)); err != nil {
-			return err
-		}
-	}
 	j.State = offpeak.JobRunning
+	t.changeJob(j)
 	return nil
 }
 
@@ -260,26 +307,15 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-func (t *verb) timeout(id offpeak.NodeID) (time.Duration, error) {
-	var us int64
-	err := t.row(`SELECT timeout FROM nodes WHERE id = $1`, []any{string(id)}, &us)
-	return time.Duration(us) * time.Microsecond, err
-}
-
 // reportEnd applies the last report of a lease.
 func (s *Store) reportEnd(t *verb, r store.Report, l *lease, j *job) (store.Change, error) {
 	for _, stream := range slices.Sorted(maps.Keys(r.LogEnd)) {
-		end, err := t.logEnd(l.ID, stream)
-		if err != nil {
-			return store.Change{}, err
-		}
-		if end < r.LogEnd[stream] {
+		if end := *l.log.end(stream); end < r.LogEnd[stream] {
 			return store.Change{}, &offpeak.LogGapError{Want: end, Got: r.LogEnd[stream]}
 		}
 	}
 	e := ending{
 		reason: r.Reason, detail: r.Detail, exit: r.ExitCode, signal: r.Signal, output: r.Output, ran: r.Ran, reported: true,
-		wasLease: l.State, wasJob: j.State,
 	}
 	if r.Reason == offpeak.EndCancelled && j.State != offpeak.JobCancelling {
 		// Nobody with the right asked for it: a node can't cancel a job.
@@ -302,11 +338,7 @@ func (s *Store) reportEnd(t *verb, r store.Report, l *lease, j *job) (store.Chan
 			return store.Change{}, err
 		}
 	}
-	c, err := s.end(t, l, j, e)
-	if err != nil {
-		return store.Change{}, err
-	}
-	return c, nil
+	return s.end(t, l, j, e)
 }
 
 // ending is how a lease ends.
@@ -318,10 +350,6 @@ type ending struct {
 	output   offpeak.Hash
 	ran      offpeak.Millis
 	reported bool
-	// What the rows say, where the steps before the end moved on in memory;
-	// "" is the states of lease and job as they are.
-	wasLease offpeak.LeaseState
-	wasJob   offpeak.JobState
 }
 
 // endNow ends a lease whose job has not been read.
@@ -337,7 +365,6 @@ func (s *Store) endNow(t *verb, l *lease, e ending) (store.Change, error) {
 // end is the one place where a lease ends: it meters and releases, moves the
 // job where offpeak.AfterEnd says, and closes a drained node.
 func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
-	e.wasLease, e.wasJob = or(e.wasLease, l.State), or(e.wasJob, j.State)
 	if j.State == offpeak.JobCancelling && e.reason == offpeak.EndCompleted {
 		e.reason = offpeak.EndCancelled // its result is not accepted
 	}
@@ -345,35 +372,36 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 	if err := l.State.To(row.Lease); err != nil {
 		return store.Change{}, err
 	}
-	if l.State == offpeak.LeaseRunning {
-		l.Metered = l.observed(t.now, e.ran)
-	}
-	c := store.Change{Node: l.Node}
-	var err error
-	if l.State.Holds() {
-		c.Revision, err = t.release(l)
-	} else {
-		c.Revision, err = t.touched(l.Node)
-	}
+	n, err := t.lockedNode(l.Node)
 	if err != nil {
 		return store.Change{}, err
 	}
 	if l.State == offpeak.LeaseRunning {
-		if err := t.closeTerm(l.ID, l.Metered, t.now); err != nil {
-			return store.Change{}, err
-		}
+		l.Metered = l.observed(t.now, e.ran)
+		t.closeTerm(l.ID, l.Metered)
 	}
+	held := l.State.Holds()
 	l.State, l.Reason, l.Detail, l.ExitCode, l.Signal, l.EndedAt, l.Frozen = row.Lease, e.reason, e.detail, e.exit, e.signal, &t.now, false
 	if e.output != "" {
 		l.Output = e.output
 	}
+	t.changeLease(l)
 	if err := s.settle(t, l, j, e, row); err != nil {
 		return store.Change{}, err
 	}
-	if c.NodeClosed, err = t.closeDrained(l); err != nil {
+	c := store.Change{Job: j.Job, Queued: j.queued(), Node: l.Node}
+	if c.NodeClosed, err = t.closeDrained(n, l); err != nil {
 		return store.Change{}, err
 	}
-	c.Job, c.Queued = j.Job, j.queued()
+	if held {
+		t.release(n, l)
+	} else {
+		t.touched(n)
+	}
+	if q := t.rows.quotas[l.Account]; q != nil {
+		q.live--
+	}
+	c.Revision = n.revision
 	if e.reported {
 		o := outcome{Job: j.Job, Queued: j.queued(), Node: c.Node, Revision: c.Revision, Closed: c.NodeClosed}
 		o.Job.Spec = offpeak.Spec{}
@@ -382,13 +410,7 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 		}
 		l.outcome = string(data(o))
 	}
-	if err := t.must(`UPDATE leases SET state = $1, metered = $2, incarnation = $3, seq = $4, outcome = $5, accepted_incarnation = $6, accepted_seq = $7, reason = $8, detail = $9, exit_code = $10, signal = $11,
-		output = $12, restored = $13, accepted_at = $14, started_at = $15, ended_at = $16, frozen = FALSE, expires_at = $20 WHERE id = $17 AND attempt = $18 AND state = $19`,
-		string(l.State), int64(l.Metered), string(l.incarnation), l.Seq, l.outcome, string(l.acceptedIncarnation), l.acceptedSeq, string(l.Reason), l.Detail, nullCode(l.ExitCode), l.Signal,
-		string(l.Output), l.Restored, micros(l.acceptedAt), microsOf(l.StartedAt), micros(t.now), string(l.ID), int64(l.Attempt), string(e.wasLease), micros(l.ExpiresAt)); err != nil {
-		return store.Change{}, err
-	}
-	c.Lease = &l.Lease
+	c.Lease = l.now()
 	return c, nil
 }
 
@@ -439,12 +461,7 @@ func (s *Store) settle(t *verb, l *lease, j *job, e ending, row offpeak.End) err
 	} else if row.Counter != offpeak.CountFree {
 		j.avoid = avoidToo(j.avoid, l.Node)
 	}
-	if err := t.must(`UPDATE jobs SET state = $1, lease = '', reason = $2, detail = $3, exit_code = $4, signal = $5, output = $6, count_user = $7, count_node = $8, count_interruption = $9,
-		avoid = $10, not_before = $11, started_at = $12, ended_at = $13 WHERE id = $14 AND state = $15 AND attempt = $16 AND lease = $17`,
-		string(j.State), string(j.Reason), j.Detail, nullCode(j.ExitCode), j.Signal, string(j.Output), int64(j.Counts.User), int64(j.Counts.Node), int64(j.Counts.Interruption),
-		j.avoid, microsOf(j.NotBefore), microsOf(j.StartedAt), microsOf(j.EndedAt), string(j.ID), string(e.wasJob), int64(l.Attempt), string(l.ID)); err != nil {
-		return err
-	}
+	t.changeJob(j)
 	t.event(offpeak.Event{Type: "job." + string(j.State), Account: j.Account, Job: j.ID, Attempt: l.Attempt, Lease: l.ID, Node: l.Node, Reason: j.Reason, Data: data(struct {
 		NotBefore *time.Time           `json:"not_before,omitempty"`
 		Counts    *offpeak.RetryCounts `json:"retries,omitempty"`
@@ -460,16 +477,21 @@ func counts(j *job) *offpeak.RetryCounts {
 }
 
 // closeDrained closes a draining node when this was its last live lease.
-func (t *verb) closeDrained(l *lease) (bool, error) {
-	n, err := t.Exec(`UPDATE nodes SET intent = 'closed' WHERE id = $1 AND intent = 'draining' AND removed_at = 0
-		AND NOT EXISTS (SELECT 1 FROM leases WHERE node = $1 AND `+liveLease+` AND id <> $2)`, string(l.Node), string(l.ID))
-	if err != nil || n == 0 {
+func (t *verb) closeDrained(n *lockedNode, ended *lease) (bool, error) {
+	if n.intent != offpeak.NodeDraining || n.removed {
+		return false, nil
+	}
+	live, err := t.leases(`node = $1 AND `+liveLease+` AND id <> $2`, string(n.id), string(ended.ID))
+	if err != nil {
 		return false, err
 	}
-	var account offpeak.AccountID
-	if err := t.row(`SELECT account FROM nodes WHERE id = $1`, []any{string(l.Node)}, &account); err != nil {
-		return false, err
+	for _, l := range live {
+		if !l.State.Terminal() {
+			return false, nil
+		}
 	}
-	t.event(offpeak.Event{Type: "node.closed", Account: account, Node: l.Node})
+	n.intent = offpeak.NodeClosed
+	t.later(closeNode, string(n.id))
+	t.event(offpeak.Event{Type: "node.closed", Account: n.account, Node: n.id})
 	return true, nil
 }

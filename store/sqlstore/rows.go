@@ -27,7 +27,19 @@ type job struct {
 	spec     offpeak.Hash
 	avoid    string
 	priority int
+	// was is what the row says, changed that it is to be written.
+	was     jobWas
+	changed bool
 }
+
+// jobWas is what a job's UPDATE is guarded by.
+type jobWas struct {
+	state   offpeak.JobState
+	attempt offpeak.Attempt
+	lease   offpeak.LeaseID
+}
+
+func (j *job) written() { j.was, j.changed = jobWas{j.State, j.Attempt, j.Lease}, false }
 
 const jobColumns = `seq, id, account, grp, idx, spec, state, attempt, lease, node, reason, detail, exit_code, signal, output,
 	count_user, count_node, count_interruption, avoid, not_before, retry_of, submitted_by, submitted_at, started_at, ended_at, priority`
@@ -39,6 +51,7 @@ func (j *job) scan(rows Rows) error {
 		&j.Counts.User, &j.Counts.Node, &j.Counts.Interruption, &j.avoid, &notBefore, &j.RetryOf, &j.SubmittedBy, &submitted, &started, &ended, &j.priority)
 	j.ExitCode = exitCode(exit)
 	j.NotBefore, j.SubmittedAt, j.StartedAt, j.EndedAt = maybe(notBefore), moment(submitted), maybe(started), maybe(ended)
+	j.written()
 	return err
 }
 
@@ -50,26 +63,38 @@ func exitCode(n sql.NullInt64) *int {
 	return &v
 }
 
-func nullCode(p *int) any {
+func nullCode(p *int) *int64 {
 	if p == nil {
 		return nil
 	}
-	return int64(*p)
+	n := int64(*p)
+	return &n
 }
 
-// job reads a job of an account ("" any) with its spec, and locks it where nodes
-// are locked.
+// job reads a job of an account ("" any) with its spec, and locks and keeps it where
+// nodes are locked.
 func (s *Store) job(t *verb, account offpeak.AccountID, id offpeak.JobID) (*job, error) {
-	j := &job{}
-	err := t.each(`SELECT `+jobColumns+` FROM jobs WHERE id = $1`+t.jobLock, []any{string(id)}, j.scan)
-	if err != nil {
-		return nil, err
+	j := t.rows.jobs[id]
+	if j == nil {
+		j = &job{}
+		err := t.each(`SELECT `+jobColumns+` FROM jobs WHERE id = $1`+t.rows.lock, []any{string(id)}, j.scan)
+		if err != nil {
+			return nil, err
+		}
+		if j.ID == "" {
+			return nil, offpeak.ErrNotFound
+		}
+		if j.Spec, err = s.spec(t, j.spec); err != nil {
+			return nil, err
+		}
+		if t.rows.lock != "" {
+			keep(&t.rows.jobs, j.ID, j)
+		}
 	}
-	if j.ID == "" || account != "" && j.Account != account {
+	if account != "" && j.Account != account {
 		return nil, offpeak.ErrNotFound
 	}
-	j.Spec, err = s.spec(t, j.spec)
-	return j, err
+	return j, nil
 }
 
 // queued is what matching needs of a queued job.
@@ -133,6 +158,17 @@ type lease struct {
 	acceptedIncarnation offpeak.Incarnation
 	acceptedSeq         int64
 	acceptedAt          time.Time
+	log                 logTail
+	// was is the state that the row says; changed that it is to be written, and
+	// extended that no more than a heartbeat's part of it is.
+	was               offpeak.LeaseState
+	changed, extended bool
+}
+
+// now is the lease as it is now, whatever the rest of the batch does to it.
+func (l *lease) now() *offpeak.Lease {
+	c := l.Lease
+	return &c
 }
 
 const leaseColumns = `id, job, account, attempt, rank, node, state, frozen, stop, cpu, memory, disk, devices, price, expires_at, grace, time_limit, metered, kept,
@@ -148,7 +184,7 @@ func (l *lease) scan(rows Rows, more ...any) error {
 	if err != nil {
 		return err
 	}
-	l.ExitCode = exitCode(exit)
+	l.ExitCode, l.was = exitCode(exit), l.State
 	l.ExpiresAt, l.OfferedAt, l.acceptedAt = moment(expires), moment(offered), moment(accepted)
 	l.StartedAt, l.EndedAt = maybe(started), maybe(ended)
 	l.grace, l.limit = time.Duration(grace)*time.Microsecond, time.Duration(limit)*time.Microsecond
@@ -160,13 +196,19 @@ func (l *lease) scan(rows Rows, more ...any) error {
 	return nil
 }
 
+// lease returns a lease, which is locked and kept where nodes are locked.
 func (t *verb) lease(id offpeak.LeaseID) (*lease, error) {
-	l := &lease{}
-	err := t.each(`SELECT `+leaseColumns+` FROM leases WHERE id = $1`, []any{string(id)}, func(rows Rows) error { return l.scan(rows) })
-	if err == nil && l.ID == "" {
-		err = offpeak.ErrNotFound
+	if l := t.rows.leases[id]; l != nil {
+		return l, nil
 	}
-	return l, err
+	list, err := t.leases(`id = $1`, string(id))
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 {
+		return nil, offpeak.ErrNotFound
+	}
+	return list[0], nil
 }
 
 // lockLease locks a lease's node and returns the lease.
@@ -175,18 +217,25 @@ func (t *verb) lockLease(id offpeak.LeaseID) (*lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.lockNodes(l.Node); err != nil {
+	if err := t.loadNodes(forUpdate, l.Node); err != nil {
 		return nil, err
 	}
 	return t.lease(id)
 }
 
+// leases returns leases, which are locked and kept where nodes are locked.
 func (t *verb) leases(where string, args ...any) ([]*lease, error) {
 	var out []*lease
-	err := t.each(`SELECT `+leaseColumns+` FROM leases WHERE `+where, args, func(rows Rows) error {
+	err := t.each(`SELECT `+leaseColumns+` FROM leases WHERE `+where+t.rows.lock, args, func(rows Rows) error {
 		l := &lease{}
+		if err := l.scan(rows); err != nil {
+			return err
+		}
+		if t.rows.lock != "" {
+			l = keep(&t.rows.leases, l.ID, l)
+		}
 		out = append(out, l)
-		return l.scan(rows)
+		return nil
 	})
 	return out, err
 }

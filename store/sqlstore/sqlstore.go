@@ -24,7 +24,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -61,9 +60,10 @@ type Tx interface {
 	// Horizon is the cursor up to which every event there will ever be can be read.
 	Horizon() int64
 	Exec(query string, args ...any) (rows int64, err error)
-	// ExecMany runs one statement for each of several lists of arguments, in one
-	// round trip where the engine can, and returns how many rows each changed.
-	ExecMany(query string, args [][]any) (rows []int64, err error)
+	// ExecMany runs statements, each once for every list of its arguments, in as few
+	// steps and round trips as the engine can, and returns how many rows each
+	// statement changed in all.
+	ExecMany(list ...Many) (rows []int64, err error)
 	Query(query string, args ...any) (Rows, error)
 	// Lock runs a statement that only locks. An engine with one writer does nothing.
 	Lock(query string, args ...any) error
@@ -85,8 +85,11 @@ type Config struct {
 	Hub offpeak.HubID
 	// Rand jitters the pauses between attempts.
 	Rand *rand.Rand
-	// Unguarded leaves the capacity out of the claim's condition. Tests only:
-	// it shows that Check finds what the guard prevents.
+	// Together has reports and submissions that wait done together, for an engine
+	// that does not group them itself.
+	Together bool
+	// Unguarded has claims lock the job alone and write the node as they read it
+	// without. Tests only: it shows what the lock and the guard on the node prevent.
 	Unguarded bool
 }
 
@@ -98,11 +101,17 @@ type Store struct {
 	mu    sync.Mutex                    // guards rand and specs
 	rand  *rand.Rand                    // handed to AfterEnd
 	specs map[offpeak.Hash]offpeak.Spec // specs read lately; they never change
+
+	reporting  group[store.Report, store.Change]
+	submitting group[submission, offpeak.Job]
 }
 
 // New returns a store over db, whose schema is in place.
 func New(db DB, cfg Config) *Store {
-	return &Store{db: db, cfg: cfg, rand: cfg.Rand, specs: map[offpeak.Hash]offpeak.Spec{}}
+	s := &Store{db: db, cfg: cfg, rand: cfg.Rand, specs: map[offpeak.Hash]offpeak.Spec{}}
+	s.reporting.each, s.reporting.run = !cfg.Together, together(s, s.reports)
+	s.submitting.each, s.submitting.run = !cfg.Together, together(s, s.submissions)
+	return s
 }
 
 // Now is the store's time.
@@ -116,23 +125,30 @@ func (s *Store) Backup(ctx context.Context, path string) error { return s.db.Bac
 // Close flushes and closes.
 func (s *Store) Close() error { return s.db.Close() }
 
-// write runs one verb: fn's transaction has the store's time and collects the
-// events and audit rows of the verb, which are written with it. The result is
+// write runs one verb: fn decides, and what it wants written is written after it. The result is
 // handed over only when the transaction is durable: after an unknown outcome the
 // writer may still be at work on it.
 func write[T any](ctx context.Context, s *Store, what string, fn func(t *verb) (T, error)) (T, error) {
+	out, err := transact(ctx, s, fn)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", what, err)
+	}
+	return out, err
+}
+
+func transact[T any](ctx context.Context, s *Store, fn func(t *verb) (T, error)) (T, error) {
 	var out, none T
 	err := s.db.Write(ctx, func(tx Tx) error {
-		t := verb{Tx: tx, now: tx.Now()}
+		t := verb{Tx: tx, now: tx.Now(), hub: string(s.cfg.Hub)}
 		v, err := fn(&t)
 		if err != nil {
 			return err
 		}
 		out = v
-		return t.flush(string(s.cfg.Hub))
+		return t.put(s.cfg)
 	})
 	if err != nil {
-		return none, fmt.Errorf("%s: %w", what, err)
+		return none, err
 	}
 	return out, nil
 }
@@ -154,20 +170,9 @@ func read[T any](ctx context.Context, s *Store, what string, fn func(t *verb) (T
 type verb struct {
 	Tx
 	now    time.Time
-	events []offpeak.Event
-	audits []audit
-	// jobLock ends the reading of a job: a lock once nodes are locked, as what
-	// happens to a lease and its job happens under its node's lock.
-	jobLock string
-}
-
-const forUpdate = ` FOR NO KEY UPDATE`
-
-// lockNodes locks nodes, before anything of them is read, and has the jobs that
-// are read from then on locked too.
-func (t *verb) lockNodes(ids ...offpeak.NodeID) error {
-	t.jobLock = forUpdate
-	return t.Lock(`SELECT 1 FROM nodes WHERE id = ANY($1) ORDER BY id`+forUpdate, texts(ids))
+	hub    string
+	rows   rows
+	writes writes
 }
 
 // texts are ids as a statement takes a list.
@@ -245,105 +250,49 @@ func (*RacedError) Error() string { return "it was changed meanwhile" }
 // Unwrap makes errors.Is(e, offpeak.ErrConflict) true.
 func (*RacedError) Unwrap() error { return offpeak.ErrConflict }
 
-func (t *verb) event(e offpeak.Event) { t.events = append(t.events, e) }
-
-// audit is who did what.
-type audit struct {
-	actor        offpeak.Actor
-	verb, object string
-	outcome      string
-}
-
-func (t *verb) audit(actor offpeak.Actor, verb, object, outcome string) {
-	t.audits = append(t.audits, audit{actor: actor, verb: verb, object: object, outcome: outcome})
-}
-
-// The grid itself, acting for nobody.
-func byHub() offpeak.Actor { return offpeak.Actor{Address: "hub"} }
-
-func byNode(account offpeak.AccountID, node offpeak.NodeID) offpeak.Actor {
-	return offpeak.Actor{Account: account, Node: node, Role: offpeak.RoleNode}
-}
-
-// flush writes events and audit rows. Several rows in one statement cost much
-// less than as many statements.
-func (t *verb) flush(hub string) error {
-	at := micros(t.now)
-	for len(t.events) > 0 {
-		n := chunk(len(t.events))
-		args := make([]any, 0, 11*n)
-		for _, e := range t.events[:n] {
-			args = append(args, t.Cursor(), at, e.Type, string(e.Account), string(e.Job), int64(e.Attempt), string(e.Lease), string(e.Node), string(e.Reason), string(e.Data), hub)
-		}
-		if _, err := t.Exec(insertMany("events", "cursor, at, type, account, job, attempt, lease, node, reason, data, hub", 11, n), args...); err != nil {
-			return fmt.Errorf("write events: %w", err)
-		}
-		t.events = t.events[n:]
-	}
-	for len(t.audits) > 0 {
-		n := chunk(len(t.audits))
-		args := make([]any, 0, 9*n)
-		for _, a := range t.audits[:n] {
-			args = append(args, at, string(a.actor.Account), string(a.actor.Member), string(a.actor.Token), string(a.actor.Node), a.actor.Address, a.verb, a.object, a.outcome)
-		}
-		if _, err := t.Exec(insertMany("audit", "at, account, member, token, node, address, verb, object, outcome", 9, n), args...); err != nil {
-			return fmt.Errorf("write audit: %w", err)
-		}
-		t.audits = t.audits[n:]
-	}
-	return nil
-}
-
-// chunk keeps the number of distinct statements small.
-func chunk(n int) int {
-	for _, c := range []int{16, 4, 2} {
-		if n >= c {
-			return c
-		}
-	}
-	return 1
-}
-
-func insertMany(table, columns string, width, n int) string {
-	q := make([]byte, 0, 64+n*width*5)
-	q = fmt.Appendf(q, "INSERT INTO %s (%s) VALUES ", table, columns)
-	for i := range n {
-		for j := range width {
-			switch {
-			case j > 0:
-				q = append(q, ',')
-			case i > 0:
-				q = append(q, ",("...)
-			default:
-				q = append(q, '(')
-			}
-			q = fmt.Appendf(q, "$%d", i*width+j+1)
-		}
-		q = append(q, ')')
-	}
-	return string(q)
-}
-
 // once runs a client's mutation by its operation id: the first time fn, whose
 // outcome is kept, and the same outcome ever after.
 func once[T any](t *verb, op store.Op, what, object string, fn func() (T, error)) (out T, first bool, err error) {
+	if err := t.loadOperations(op.ID); err != nil {
+		return out, false, err
+	}
+	return onceLoaded(t, op, what, object, fn)
+}
+
+// operation is what a client's mutation was answered.
+type operation struct {
+	account offpeak.AccountID
+	digest  string
+	outcome string
+}
+
+// loadOperations reads which operations were done before.
+func (t *verb) loadOperations(ids ...offpeak.OpID) error {
+	where, arg := oneOf("id", ids)
+	return t.each(`SELECT id, account, digest, outcome FROM operations WHERE `+where, []any{arg}, func(r Rows) error {
+		var id offpeak.OpID
+		var o operation
+		var digest []byte
+		err := r.Scan(&id, &o.account, &digest, &o.outcome)
+		o.digest = string(digest)
+		keep(&t.rows.done, id, o)
+		return err
+	})
+}
+
+// onceLoaded is once for an operation that has been looked for.
+func onceLoaded[T any](t *verb, op store.Op, what, object string, fn func() (T, error)) (out T, first bool, err error) {
 	if op.ID == "" {
 		return out, false, &offpeak.FieldError{Field: "operation_id", Rule: "is made by the client and kept for retries; it can't be empty"}
 	}
-	var account, outcome string
-	var digest []byte
-	err = t.row(`SELECT account, digest, outcome FROM operations WHERE id = $1`, []any{string(op.ID)}, &account, &digest, &outcome)
-	switch {
-	case err == nil:
-		if account != string(op.Actor.Account) || string(digest) != string(op.Digest[:]) {
+	if o, done := t.rows.done[op.ID]; done {
+		if o.account != op.Actor.Account || o.digest != string(op.Digest[:]) {
 			return out, false, offpeak.ErrOperationConflict
 		}
-		if err := json.Unmarshal([]byte(outcome), &out); err != nil {
+		if err := json.Unmarshal([]byte(o.outcome), &out); err != nil {
 			return out, false, fmt.Errorf("read the outcome of operation %s: %w", op.ID, err)
 		}
 		return out, false, nil
-	case !errors.Is(err, offpeak.ErrNotFound):
-		return out, false, err
 	}
 	if out, err = fn(); err != nil {
 		// It may have failed because the same operation was done meanwhile.
@@ -356,33 +305,57 @@ func once[T any](t *verb, op store.Op, what, object string, fn func() (T, error)
 	if err != nil {
 		return out, false, fmt.Errorf("keep the outcome of operation %s: %w", op.ID, err)
 	}
-	if _, err := t.Exec(`INSERT INTO operations (id, account, digest, outcome, at) VALUES ($1, $2, $3, $4, $5)`,
-		string(op.ID), string(op.Actor.Account), op.Digest[:], string(kept), micros(t.now)); err != nil {
-		return out, false, err
-	}
+	t.later(addOperation, string(op.ID), string(op.Actor.Account), op.Digest[:], string(kept), micros(t.now))
+	keep(&t.rows.done, op.ID, operation{op.Actor.Account, string(op.Digest[:]), string(kept)})
 	t.audit(op.Actor, what, object, "done")
 	return out, true, nil
 }
 
 // spec returns a stored spec. Its maps and slices are shared and read-only.
 func (s *Store) spec(t *verb, hash offpeak.Hash) (offpeak.Spec, error) {
-	s.mu.Lock()
-	spec, ok := s.specs[hash]
-	s.mu.Unlock()
-	if ok {
+	if spec, ok := s.recent(hash); ok {
 		return spec, nil
 	}
-	var text string
-	if err := t.row(`SELECT spec FROM specs WHERE hash = $1`, []any{string(hash)}, &text); err != nil {
-		return spec, fmt.Errorf("read spec %s: %w", hash, err)
+	read, err := s.readSpecs(t, []offpeak.Hash{hash})
+	if err != nil {
+		return offpeak.Spec{}, err
 	}
-	if err := json.Unmarshal([]byte(text), &spec); err != nil {
-		return spec, fmt.Errorf("read spec %s: %w", hash, err)
-	}
-	if len(text) <= 4096 {
-		s.remember(hash, spec)
+	spec, ok := read[hash]
+	if !ok {
+		return spec, fmt.Errorf("read spec %s: %w", hash, offpeak.ErrNotFound)
 	}
 	return spec, nil
+}
+
+func (s *Store) recent(hash offpeak.Hash) (offpeak.Spec, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	spec, ok := s.specs[hash]
+	return spec, ok
+}
+
+func (s *Store) readSpecs(t *verb, hashes []offpeak.Hash) (map[offpeak.Hash]offpeak.Spec, error) {
+	if len(hashes) == 0 {
+		return nil, nil
+	}
+	out := make(map[offpeak.Hash]offpeak.Spec, len(hashes))
+	where, arg := oneOf("hash", hashes)
+	return out, t.each(`SELECT hash, spec FROM specs WHERE `+where, []any{arg}, func(r Rows) error {
+		var hash offpeak.Hash
+		var text string
+		var spec offpeak.Spec
+		if err := r.Scan(&hash, &text); err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(text), &spec); err != nil {
+			return fmt.Errorf("read spec %s: %w", hash, err)
+		}
+		out[hash] = spec
+		if len(text) <= 4096 {
+			s.remember(hash, spec)
+		}
+		return nil
+	})
 }
 
 // remember keeps the specs used lately; large ones are read again each time.

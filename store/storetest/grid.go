@@ -114,13 +114,18 @@ const inc = offpeak.Incarnation("inc-1")
 // enrol makes a node that is online.
 func (g *grid) enrol(gpus int) offpeak.Node {
 	g.Helper()
+	return g.enrolWith(inventory(gpus))
+}
+
+func (g *grid) enrolWith(inv offpeak.Inventory) offpeak.Node {
+	g.Helper()
 	ctx := context.Background()
 	join, err := g.CreateToken(ctx, g.op(), g.token(offpeak.TokenID(g.id("join")), offpeak.RoleJoin))
 	if err != nil {
 		g.Fatalf("CreateToken: %v", err)
 	}
 	id := offpeak.NodeID(g.id("node"))
-	n, err := g.Enrol(ctx, join.ID, store.NewNode{ID: id, Name: string(id), Key: []byte(id), Inventory: inventory(gpus)}, offpeak.Actor{})
+	n, err := g.Enrol(ctx, join.ID, store.NewNode{ID: id, Name: string(id), Key: []byte(id), Inventory: inv}, offpeak.Actor{})
 	if err != nil {
 		g.Fatalf("Enrol: %v", err)
 	}

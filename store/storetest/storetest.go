@@ -53,6 +53,7 @@ func Run(t *testing.T, open Open) {
 		{"CheckpointsAmongBeats", checkpointsAmongBeats},
 		{"Logs", logs},
 		{"Enrol", enrol},
+		{"EnrolMany", enrolMany},
 		{"Sessions", sessions},
 		{"Inventory", shrinking},
 		{"Intent", intent},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,6 +60,34 @@ func enrol(t *testing.T, g *grid) {
 	for _, k := range []offpeak.TokenID{late.ID, revoked.ID} {
 		_, err = g.Enrol(ctx, k, store.NewNode{ID: "node_e", Key: []byte("key e")}, offpeak.Actor{})
 		refused(t, "Enrol with "+string(k), err, offpeak.ErrUnauthenticated)
+	}
+}
+
+// A join token serves as many nodes at once as it has uses, and no more.
+func enrolMany(t *testing.T, g *grid) {
+	const uses, tries = 40, 50
+	join := g.token("join_many", offpeak.RoleJoin)
+	join.UsesLeft = uses
+	if _, err := g.CreateToken(context.Background(), g.op(), join); err != nil {
+		t.Fatal(err)
+	}
+	var enrolled atomic.Int64
+	var all sync.WaitGroup
+	for i := range tries {
+		all.Go(func() {
+			name := fmt.Sprintf("many_%d", i)
+			_, err := g.Enrol(context.Background(), join.ID, store.NewNode{ID: offpeak.NodeID("node_" + name), Name: name, Key: []byte(name), Inventory: inventory(0)}, offpeak.Actor{})
+			switch {
+			case err == nil:
+				enrolled.Add(1)
+			case !errors.Is(err, offpeak.ErrUnauthenticated):
+				t.Errorf("Enrol: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if n := enrolled.Load(); n != uses {
+		t.Errorf("%d nodes were enrolled with a token for %d", n, uses)
 	}
 }
 

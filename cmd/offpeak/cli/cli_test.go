@@ -22,9 +22,13 @@ import (
 	"offpeak/cmd/offpeak/cli/people"
 	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/internal/local"
+	"offpeak/internal/pgtest"
 )
 
 var update = flag.Bool("update", false, "write golden files")
+
+// pg is the server of tests with hubs on PostgreSQL.
+var pg pgtest.Shared
 
 // TestMain lets the test binary be offpeak itself, for scripts and where
 // OFFPEAK_TEST_MAIN is set, so that hubs in tests are real processes.
@@ -37,7 +41,7 @@ func TestMain(m *testing.M) {
 		os.Exit(Main(context.Background(), os.Args[1:], Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: "1.2.3-test"}))
 	}
 	env := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
-	testscript.Main(m, map[string]func(){
+	testscript.Main(pg.Around(m), map[string]func(){
 		"offpeak": func() {
 			os.Exit(Main(context.Background(), os.Args[1:], env))
 		},

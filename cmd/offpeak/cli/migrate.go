@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"offpeak"
 	"offpeak/blob"
 	"offpeak/cmd/offpeak/cli/render"
 	"offpeak/cmd/offpeak/cli/world"
@@ -64,6 +63,7 @@ To bring a backup into PostgreSQL, see offpeak restore --db.`,
 			}
 			ctx, restore := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer restore()
+			context.AfterFunc(ctx, restore) // told again, it goes at once
 			m := &move{env: env, from: source, to: target, blobs: blobs}
 			if err := m.run(ctx); err != nil {
 				if ctx.Err() != nil {
@@ -186,12 +186,12 @@ func (m *move) toPostgres(ctx context.Context) error {
 	} else if err != nil {
 		return storeError(err)
 	}
-	defer source.Close() //nolint:errcheck // nothing was written
+	defer source.Close()
 	target, err := m.to.openEmpty(ctx)
 	if err != nil {
 		return err
 	}
-	defer target.Close() //nolint:errcheck // what was written is committed
+	defer target.Close()
 	if err := m.copyBlobs(ctx); err != nil {
 		return err
 	}
@@ -209,30 +209,17 @@ func (m *move) toSQLite(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer source.Close() //nolint:errcheck // nothing was written
+	defer source.Close()
 	if there, err := holds(ctx, source); err != nil {
 		return err
 	} else if !there {
 		return badInput("--from: the database holds no grid")
 	}
-	began, err := source.Now(ctx)
-	if err != nil {
-		return err
-	}
-	if err := unattended(ctx, source, began); err != nil {
-		return err
-	}
 	if err := os.MkdirAll(m.to.folder(), 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w", err)
 	}
-	if m.moved.Tables, err = moving.ToSQLite(ctx, source, m.to.file, m.progress()); err != nil {
-		return err
-	}
-	// What a hub that came meanwhile has written may not be in the copy.
-	if err := unattended(ctx, source, began); err != nil {
-		return errors.Join(err, os.Remove(m.to.file))
-	}
-	return nil
+	m.moved.Tables, err = moving.ToSQLite(ctx, source, m.to.file, m.progress())
+	return err
 }
 
 // open opens a database.
@@ -254,9 +241,6 @@ func (h house) openEmpty(ctx context.Context) (*postgres.Store, error) {
 	if err == nil && there {
 		err = world.Hint(badInput("--%s: the database holds a grid already", h.flag), "Name an empty database: a grid that is there is not replaced.")
 	}
-	if err == nil {
-		err = unattended(ctx, db, time.Time{})
-	}
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -267,29 +251,6 @@ func (h house) openEmpty(ctx context.Context) (*postgres.Store, error) {
 func holds(ctx context.Context, s store.Store) (bool, error) {
 	accounts, _, err := s.Accounts(ctx, store.Page{Limit: 1})
 	return len(accounts) > 0, err
-}
-
-// stopped is how long a hub must not have been at work to count as stopped. One that
-// stops in good order is forgotten at once, one that was killed is not.
-const stopped = 10 * time.Second
-
-// unattended refuses a database that hubs are at work on, or have been since a time.
-func unattended(ctx context.Context, db *postgres.Store, since time.Time) error {
-	now, err := db.Now(ctx)
-	if err != nil {
-		return err
-	}
-	hubs, err := db.Hubs(ctx)
-	if err != nil {
-		return err
-	}
-	for _, h := range hubs {
-		if now.Sub(h.SeenAt) < stopped || !since.IsZero() && h.SeenAt.After(since) {
-			return world.Hint(fmt.Errorf("hub %s is at work on the database, it said so %s ago: %w", h.ID, now.Sub(h.SeenAt).Round(time.Second), offpeak.ErrConflict),
-				fmt.Sprintf("Stop all its hubs; after one that was killed, wait %s.", stopped))
-		}
-	}
-	return nil
 }
 
 // copyBlobs copies the data folder's blobs to the place that --blobs names.
@@ -323,25 +284,25 @@ func (m *move) copyBlobs(ctx context.Context) error {
 	return nil
 }
 
-// progress shows how far it is: one line that changes on a terminal, else one a
-// table.
+// progress shows how far it is once that takes a while: on a terminal one line that
+// changes, else a line now and then.
 func (m *move) progress() moving.Progress {
-	w, terminal, began := m.env.Stderr, world.Terminal(m.env.Stderr), time.Now()
-	last := began
+	w, terminal, last := m.env.Stderr, world.Terminal(m.env.Stderr), time.Now()
+	pause, format := 5*time.Second, "%s %s: %d of %d\n"
+	if terminal {
+		pause, format = 200*time.Millisecond, "\r\x1b[K%s %s: %d of %d"
+	}
 	return func(s moving.Step) {
+		now := time.Now()
+		if now.Sub(last) < pause {
+			return
+		}
+		last = now
 		verb := "copied"
 		if s.Checking {
 			verb = "checked"
 		}
-		line := fmt.Sprintf("%s %s: %d of %d", verb, s.Table, s.Done, max(s.Done, s.Of))
-		now := time.Now()
-		switch {
-		case terminal && now.Sub(began) > time.Second:
-			fmt.Fprintf(w, "\r\x1b[K%s", line)
-		case !terminal && now.Sub(last) > 5*time.Second:
-			last = now
-			fmt.Fprintln(w, line)
-		}
+		fmt.Fprintf(w, format, verb, s.Table, s.Done, max(s.Done, s.Of))
 	}
 }
 
@@ -380,7 +341,7 @@ func (m *move) next() []string {
 	}
 	folder := m.from.folder()
 	blobs := "Blobs stay where they are. Those in " + filepath.Join(folder, data.BlobFolder) + " serve one hub only: for several, copy them with --blobs."
-	next := "next: offpeak hub --data " + folder + " --db " + m.moved.To
+	next := "next: offpeak hub --data " + folder + " --db '" + m.moved.To + "'"
 	if m.moved.Blobs != nil {
 		blobs = fmt.Sprintf("%d blobs were copied to %s.", *m.moved.Blobs, m.blobs)
 		next += " --blobs '" + m.blobs + "'"

@@ -67,7 +67,7 @@ says another place. PGPASSWORD and ~/.pgpass are read.`,
 			}
 			next := "offpeak hub --data " + r.dir
 			if r.db != "" {
-				next += " --db " + r.target.String()
+				next += " --db '" + r.target.String() + "'"
 			}
 			if where != "" {
 				next += " --blobs '" + where + "'"
@@ -108,7 +108,7 @@ func (r *restoring) restore(ctx context.Context) (where string, err error) {
 		if target, err = r.target.openEmpty(ctx); err != nil {
 			return "", err
 		}
-		defer target.Close() //nolint:errcheck // what was written is committed
+		defer target.Close()
 	}
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return "", fmt.Errorf("make data folder: %w", err)
@@ -136,7 +136,7 @@ func (r *restoring) rows(ctx context.Context, backup string, target *postgres.St
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a copy of what is in the backup
+	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, data.DatabaseFile)
 	if err := sqlite.Restore(ctx, backup, path, sqlite.RestoreOptions{Now: time.Now}); err != nil {
 		return err
@@ -145,7 +145,7 @@ func (r *restoring) rows(ctx context.Context, backup string, target *postgres.St
 	if err != nil {
 		return err
 	}
-	defer source.Close() //nolint:errcheck // nothing was written
+	defer source.Close()
 	_, err = moving.ToPostgres(ctx, source, target, nil)
 	return err
 }

@@ -67,7 +67,8 @@ func TestEveryCommandPrintsJSON(t *testing.T) {
 		{"account ls", "account ls"}, {"account create", "account create shed"}, {"account invite", "account invite shed bob"}, {"account members", "account members lab"},
 		{"account quota", "account quota lab --running 3"}, {"account remove-member", "account remove-member lab ada"},
 		{"context ls", "context ls"}, {"login", "login --token - " + h.url}, {"context use", "context use 127.0.0.1"}, {"context rm", "context rm 127.0.0.1"},
-		{"backup", "backup " + filepath.Join(home, "backup")},
+		{"hubs", "hubs"}, {"backup", "backup " + filepath.Join(home, "backup")},
+		{"migrate", ""}, // TestMigrate
 	}
 	known := map[string]bool{}
 	for _, l := range lines {

@@ -39,7 +39,7 @@ func New(env world.Env) []*cobra.Command {
 		newCancel(env), newRetry(env), newWait(env), newExplain(env), newOutputs(env),
 		newNodes(env), newEvents(env),
 		newLogin(env), newContext(env), newWhoami(env), newToken(env), newAccount(env),
-		newCheck(env), newBackup(env),
+		newHubs(env), newCheck(env), newBackup(env),
 	}
 }
 

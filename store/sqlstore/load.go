@@ -1,0 +1,301 @@
+package sqlstore
+
+import (
+	"fmt"
+	"time"
+
+	"offpeak"
+	"offpeak/store"
+)
+
+// rows are what a verb has locked, as it leaves it: loaded in few statements,
+// changed in memory by what is decided, and written all at once. They hold what
+// was read after the nodes were locked, and nothing from before.
+type rows struct {
+	// lock ends the reading of jobs and leases: a lock once nodes are locked, as
+	// what happens to a lease and its job happens under its node's lock.
+	lock   string
+	nodes  map[offpeak.NodeID]*lockedNode
+	jobs   map[offpeak.JobID]*job
+	leases map[offpeak.LeaseID]*lease
+	// What claims ask for beside: devices that are listed, and whether a lease
+	// holds them; accounts with a quota of live leases; lease ids in use.
+	devices map[device]bool
+	quotas  map[offpeak.AccountID]*quota
+	used    map[offpeak.LeaseID]bool
+	// done are operations that were done before, and by this verb.
+	done map[offpeak.OpID]operation
+}
+
+type device struct {
+	node offpeak.NodeID
+	id   offpeak.DeviceID
+}
+
+// quota is how many live leases an account may have, and has.
+type quota struct{ most, live int64 }
+
+// lockedNode is what leases and heartbeats need of their node.
+type lockedNode struct {
+	id           offpeak.NodeID
+	account      offpeak.AccountID
+	liveness     offpeak.Liveness
+	intent       offpeak.Intent
+	availability offpeak.Availability
+	why          offpeak.EndReason
+	incarnation  offpeak.Incarnation
+	beat         int64
+	timeout      time.Duration
+	removed      bool
+	revision     int64
+	claimed      offpeak.Resources
+	capacity     offpeak.Resources
+	reserved     offpeak.Resources
+	pending      pendingNode
+}
+
+// pendingNode is what is to be written of a node.
+type pendingNode struct {
+	changed bool
+	// By how much what it holds and its revision were raised.
+	reserved offpeak.Resources
+	raised   int64
+	// ready: a claim counts on its being online, open and available.
+	ready bool
+	// said: a heartbeat came after the one numbered heard.
+	said  bool
+	heard int64
+}
+
+// ready says that a node may be given new work.
+func (n *lockedNode) ready() bool {
+	return !n.removed && n.liveness == offpeak.NodeOnline && n.intent == offpeak.NodeOpen && n.availability == offpeak.NodeAvailable
+}
+
+const (
+	forUpdate  = ` FOR NO KEY UPDATE`
+	skipLocked = ` FOR NO KEY UPDATE SKIP LOCKED`
+)
+
+// lockNodes locks nodes of which nothing but their own row is read or changed.
+func (t *verb) lockNodes(ids ...offpeak.NodeID) error {
+	t.rows.lock = forUpdate
+	return t.Lock(`SELECT 1 FROM nodes WHERE id = ANY($1) ORDER BY id`+forUpdate, texts(ids))
+}
+
+// oneOf is the condition that a column is one of the ids. One id is looked for as
+// such: a list costs an engine more than the row does.
+func oneOf[S ~string](column string, ids []S) (condition string, arg any) {
+	if len(ids) == 1 {
+		return column + " = $1", string(ids[0])
+	}
+	return column + " = ANY($1)", texts(ids)
+}
+
+// loadNodes locks nodes, in the order of their ids and before anything of them is
+// read, and keeps them.
+func (t *verb) loadNodes(lock string, ids ...offpeak.NodeID) error {
+	t.rows.lock = forUpdate
+	if len(ids) == 0 {
+		return nil
+	}
+	where, arg := oneOf("id", ids)
+	return t.each(`SELECT id, account, liveness, intent, availability, why, incarnation, beat, timeout, removed_at <> 0, revision, claimed_cpu, claimed_memory, claimed_disk,
+		capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk FROM nodes WHERE `+where+` ORDER BY id`+lock, []any{arg}, func(r Rows) error {
+		n := &lockedNode{}
+		var timeout int64
+		err := r.Scan(&n.id, &n.account, &n.liveness, &n.intent, &n.availability, &n.why, &n.incarnation, &n.beat, &timeout, &n.removed, &n.revision, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
+			&n.capacity.CPU, &n.capacity.Memory, &n.capacity.Disk, &n.reserved.CPU, &n.reserved.Memory, &n.reserved.Disk)
+		n.timeout, n.pending.heard = time.Duration(timeout)*time.Microsecond, n.beat
+		keep(&t.rows.nodes, n.id, n)
+		return err
+	})
+}
+
+// keep returns the row that is kept under a key: the given one, if there is none.
+func keep[K comparable, V any](m *map[K]V, key K, row V) V {
+	if have, ok := (*m)[key]; ok {
+		return have
+	}
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[key] = row
+	return row
+}
+
+// lockedNode returns a node that is locked, or locks it.
+func (t *verb) lockedNode(id offpeak.NodeID) (*lockedNode, error) {
+	if t.rows.nodes[id] == nil {
+		if err := t.loadNodes(forUpdate, id); err != nil {
+			return nil, err
+		}
+	}
+	if n := t.rows.nodes[id]; n != nil {
+		return n, nil
+	}
+	return nil, offpeak.ErrUnknownNode
+}
+
+// loadJobs locks jobs and keeps them with their specs. Those that are not there,
+// or that somebody has where lock skips them, are left out.
+func (s *Store) loadJobs(t *verb, lock string, ids []offpeak.JobID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	where, arg := oneOf("id", ids)
+	var specs []offpeak.Hash
+	loaded := make([]*job, 0, len(ids))
+	if err := t.each(`SELECT `+jobColumns+` FROM jobs WHERE `+where+` ORDER BY id`+lock, []any{arg}, func(r Rows) error {
+		j := &job{}
+		err := j.scan(r)
+		loaded = append(loaded, j)
+		if _, known := s.recent(j.spec); !known {
+			specs = append(specs, j.spec)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	read, err := s.readSpecs(t, specs)
+	if err != nil {
+		return err
+	}
+	for _, j := range loaded {
+		spec, known := read[j.spec]
+		if !known {
+			if spec, err = s.spec(t, j.spec); err != nil {
+				return err
+			}
+		}
+		j.Spec = spec
+		keep(&t.rows.jobs, j.ID, j)
+	}
+	return nil
+}
+
+// jobsOf are the jobs of leases.
+func jobsOf(leases []*lease) []offpeak.JobID {
+	out := make([]offpeak.JobID, len(leases))
+	for i, l := range leases {
+		out[i] = l.Job
+	}
+	return out
+}
+
+// loadClaims reads what claims need beside their nodes.
+func (s *Store) loadClaims(t *verb, claims []store.Claim) error {
+	if len(claims) == 0 {
+		return nil
+	}
+	jobs := make([]offpeak.JobID, len(claims))
+	for i, c := range claims {
+		jobs[i] = c.Job
+	}
+	if err := s.loadJobs(t, skipLocked, jobs); err != nil {
+		return err
+	}
+	var accounts []offpeak.AccountID
+	var nodes []offpeak.NodeID
+	leases := make([]offpeak.LeaseID, len(claims))
+	seen := map[string]bool{}
+	for i, c := range claims {
+		leases[i] = c.Lease
+		if j := t.rows.jobs[c.Job]; j != nil && !seen[string(j.Account)] {
+			seen[string(j.Account)] = true
+			accounts = append(accounts, j.Account)
+		}
+		if len(c.Resources.Devices) > 0 && !seen[string(c.Node)] {
+			seen[string(c.Node)] = true
+			nodes = append(nodes, c.Node)
+		}
+	}
+	where, arg := oneOf("id", leases)
+	if err := t.each(`SELECT id FROM leases WHERE `+where, []any{arg}, func(r Rows) error {
+		var id offpeak.LeaseID
+		err := r.Scan(&id)
+		keep(&t.rows.used, id, true)
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := t.loadQuotas(accounts); err != nil || len(nodes) == 0 {
+		return err
+	}
+	where, arg = oneOf("d.node", nodes)
+	return t.each(`SELECT d.node, d.device, EXISTS (SELECT 1 FROM lease_devices l WHERE l.node = d.node AND l.device = d.device AND l.held = 1)
+		FROM node_devices d WHERE d.gone = 0 AND `+where, []any{arg}, func(r Rows) error {
+		var d device
+		var held bool
+		err := r.Scan(&d.node, &d.id, &held)
+		keep(&t.rows.devices, d, held)
+		return err
+	})
+}
+
+// loadQuotas locks the accounts that have a quota of live leases, and counts.
+func (t *verb) loadQuotas(accounts []offpeak.AccountID) error {
+	if len(accounts) == 0 {
+		return nil
+	}
+	where, arg := oneOf("id", accounts)
+	if err := t.each(`SELECT id, quota_running FROM accounts WHERE quota_running > 0 AND `+where+` ORDER BY id`+forUpdate, []any{arg}, func(r Rows) error {
+		var id offpeak.AccountID
+		q := &quota{}
+		err := r.Scan(&id, &q.most)
+		keep(&t.rows.quotas, id, q)
+		return err
+	}); err != nil || len(t.rows.quotas) == 0 {
+		return err
+	}
+	where, arg = oneOf("account", accounts)
+	return t.each(`SELECT account, count(*) FROM leases WHERE `+liveLease+` AND `+where+` GROUP BY account`, []any{arg}, func(r Rows) error {
+		var id offpeak.AccountID
+		var live int64
+		err := r.Scan(&id, &live)
+		if q := t.rows.quotas[id]; q != nil {
+			q.live = live
+		}
+		return err
+	})
+}
+
+// logTail is where a lease's log ends.
+type logTail struct {
+	known          bool
+	stdout, stderr int64 // the ends of the streams
+	n              int64 // the newest segment
+}
+
+func (g *logTail) end(stream string) *int64 {
+	if stream == "stderr" {
+		return &g.stderr
+	}
+	return &g.stdout
+}
+
+// loadLogs reads where the logs of leases end, which must be locked.
+func (t *verb) loadLogs(leases ...*lease) error {
+	byID := make(map[offpeak.LeaseID]*lease, len(leases))
+	ids := make([]offpeak.LeaseID, 0, len(leases))
+	for _, l := range leases {
+		if !l.log.known && byID[l.ID] == nil {
+			byID[l.ID], ids = l, append(ids, l.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	const end = `COALESCE((SELECT start + length FROM log_segments g WHERE g.lease = leases.id AND g.stream = '%s' ORDER BY start DESC LIMIT 1), 0)`
+	where, arg := oneOf("id", ids)
+	return t.each(`SELECT id, `+fmt.Sprintf(end, "stdout")+`, `+fmt.Sprintf(end, "stderr")+`, COALESCE((SELECT max(n) FROM log_segments g WHERE g.lease = leases.id), 0)
+		FROM leases WHERE `+where, []any{arg}, func(r Rows) error {
+		var id offpeak.LeaseID
+		g := logTail{known: true}
+		err := r.Scan(&id, &g.stdout, &g.stderr, &g.n)
+		if l := byID[id]; l != nil {
+			l.log = g
+		}
+		return err
+	})
+}
