@@ -108,7 +108,7 @@ func runAgents() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	const most = 1024
-	a := &agents{ctx: ctx,
+	a := &agents{ctx: ctx, jobs: journal{jobs: make(map[offpeak.JobID]*passage)},
 		calls:   &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: most, MaxConnsPerHost: most, DisableCompression: true}},
 		streams: &http.Client{Transport: &http.Transport{ReadBufferSize: 1024, WriteBufferSize: 1024, DisableCompression: true}},
 	}
