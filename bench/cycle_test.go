@@ -82,3 +82,21 @@ func report(b *testing.B, d done) {
 	ms(d.Ended.P50, "ms-success-p50")
 	ms(d.Ended.P99, "ms-success-p99")
 }
+
+// BenchmarkHalfLoad measures how long a job waits for its node, from its submission
+// until the agent knows of it, while three hubs on PostgreSQL have half the load of
+// which BenchmarkCycle finds them capable.
+func BenchmarkHalfLoad(b *testing.B) {
+	const nodes, slots, perSecond = 64, 8, 350
+	c := startCluster(b, engine{"postgres", 3}, calm())
+	f := startFleet(b)
+	f.do(order{Join: &joinOrder{Hubs: c.URLs(), Token: c.JoinToken(nodes), Names: "v", Nodes: nodes, Slots: slots, Every: 5 * time.Second}})
+	load := loadOrder{Hubs: c.URLs(), Token: c.Client.Token, Spec: cycleSpec(), Jobs: 2 * perSecond, Clients: 64, Rate: perSecond}
+	f.do(order{Load: &load}) // warm everything up
+	load.Jobs = 20 * perSecond
+	for b.Loop() {
+		report(b, f.do(order{Load: &load}))
+	}
+	b.ReportMetric(perSecond, "jobs/s")
+	b.ReportMetric(0, "ns/op")
+}

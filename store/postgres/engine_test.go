@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	neturl "net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -270,6 +271,28 @@ func TestOpenRefuses(t *testing.T) {
 	if _, err := postgres.Open(t.Context(), "postgres://u:verysecret@[::1", postgres.Options{}); !errors.Is(err, offpeak.ErrInvalid) {
 		t.Errorf("a URL that is none: %v", err)
 	}
+	refused := new(postgres.RefusedError)
+	why := func(url, want string) {
+		t.Helper()
+		_, err := postgres.Open(t.Context(), url, postgres.Options{})
+		if !errors.As(err, &refused) || !strings.Contains(refused.Why, want) || strings.Contains(err.Error(), "verysecret") {
+			t.Errorf("Open = %v, want a refusal that says %q", err, want)
+		}
+	}
+	foreign := pg.Database(t)
+	exec(t, plain(t, foreign), `CREATE TABLE jobs (id INT)`)
+	why(foreign, "not a grid's")
+	why(strings.Replace(foreign, "/test", "/none", 1), "no database")
+	poor := pg.Database(t)
+	exec(t, plain(t, poor), `CREATE ROLE poor LOGIN PASSWORD 'verysecret'`)
+	at, err := neturl.Parse(poor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.User = neturl.UserPassword("poor", "verysecret")
+	why(at.String(), "may not create tables")
+	at.User = neturl.UserPassword("nobody_here", "verysecret")
+	why(at.String(), "does not let user")
 	url := pg.Database(t)
 	s := open(t, url, postgres.Options{})
 	bootstrap(t, s)
@@ -280,7 +303,6 @@ func TestOpenRefuses(t *testing.T) {
 		t.Errorf("a newer schema that this hub can work with: %v", err)
 	}
 	exec(t, c, `UPDATE grid SET oldest_hub = 99`)
-	refused := new(postgres.RefusedError)
 	if _, err := postgres.Open(t.Context(), url, postgres.Options{}); !errors.As(err, &refused) {
 		t.Errorf("a newer schema that is for newer hubs: %v", err)
 	}

@@ -29,12 +29,29 @@ func (d *db) open(ctx context.Context) (err error) {
 		}
 	}()
 	if err := d.examine(ctx); err != nil {
-		return err
+		return d.refusal(err)
 	}
 	if err := d.migrate(ctx); err != nil {
-		return err
+		return d.refusal(err)
 	}
 	return d.settleIn(ctx)
+}
+
+// refusal says in our words what keeps a hub out of a database for good.
+func (d *db) refusal(err error) error {
+	user, database := d.cfg.ConnConfig.User, d.cfg.ConnConfig.Database
+	c, _ := code(err)
+	switch c {
+	case "28000", "28P01": // invalid_authorization_specification, invalid_password
+		return &RefusedError{Why: fmt.Sprintf("the server does not let user %q in: give the right user and password, in the URL, PGPASSWORD or ~/.pgpass", user)}
+	case "3D000": // invalid_catalog_name
+		return &RefusedError{Why: fmt.Sprintf("the server has no database %q: create it first, for example with createdb", database)}
+	case "42501": // insufficient_privilege
+		return &RefusedError{Why: fmt.Sprintf("user %q may not create tables in database %q: make it the owner with ALTER DATABASE … OWNER TO …", user, database)}
+	case "42P07", "42P01": // duplicate_table, undefined_table
+		return &RefusedError{Why: fmt.Sprintf("database %q holds tables that are not a grid's: name an empty one", database)}
+	}
+	return err
 }
 
 // examine refuses servers that a grid can't rely on.
