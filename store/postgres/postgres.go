@@ -174,8 +174,8 @@ var _ sqlstore.DB = (*db)(nil)
 
 type counters struct{ commits, verbs, committing, failures atomic.Int64 }
 
-// Stats implements store.Counted. Here every verb that writes has a commit of its
-// own, which it shares inside the server; those that are batches share theirs.
+// Stats implements store.Counted. Here a verb is a transaction, which may be a
+// batch, and shares its commit inside the server only.
 func (s *Store) Stats() store.Stats {
 	c := &s.db.count
 	return store.Stats{Commits: c.commits.Load(), Verbs: c.verbs.Load(), Committing: time.Duration(c.committing.Load()), Failures: c.failures.Load()}

@@ -13,6 +13,12 @@
 // holds it waits for nobody. Every UPDATE is guarded by the state that was read
 // all the same.
 //
+// A verb loads the rows it is about in few statements, decides in memory, and has
+// what changed written at its end, by kind (see put): a batch costs about as many
+// statements as one. Each member of a batch stands alone, since it changes nothing
+// before it has decided, or what it changed in memory is undone. What many ask for
+// one by one goes together where the engine does not see to that (see group).
+//
 // A function handed to DB may run more than once, so it has no effect outside
 // its transaction but to set the results of its verb.
 //
