@@ -108,7 +108,7 @@ func (c *circle) take(a store.Attendance, until time.Time) (leads bool) {
 		c.until = time.Time{}
 		return false
 	}
-	leads = a.Term != c.term
+	leads = a.Term != c.term || until.Add(-leadFor).After(c.until)
 	c.until, c.term = until, a.Term
 	return leads
 }

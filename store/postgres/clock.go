@@ -21,9 +21,10 @@ type clock struct {
 	elapsed func() time.Duration
 
 	mu sync.Mutex // guards what follows
-	// last was read between asked and heard.
+	// last was read between asked and heard, with shift taken off.
 	last         time.Time
 	asked, heard time.Duration
+	shift        int64
 }
 
 // read is the clock that can't be set; 0 where there is none.
@@ -36,13 +37,20 @@ func (c *clock) read() time.Duration {
 
 // look compares a time that was read between before and now, and returns by how
 // much it jumped; else it becomes the last one read.
-func (c *clock) look(read time.Time, before time.Duration) time.Duration {
+//
+// Where another hub has changed the shift meanwhile, its word is taken, and what
+// passed counts anew from here: a hub whose own clock stood still, in a machine that
+// was paused, would take that back, and the two would go on so for ever.
+func (c *clock) look(read time.Time, shift int64, before time.Duration) time.Duration {
 	if c.elapsed == nil {
 		return 0
 	}
 	after := c.elapsed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if shift != c.shift {
+		c.last, c.shift = time.Time{}, shift
+	}
 	if !c.last.IsZero() {
 		passed := read.Sub(c.last)
 		if passed > after-c.asked+jumped || passed < before-c.heard-jumped {

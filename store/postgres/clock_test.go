@@ -36,15 +36,31 @@ func TestClockNoticesThatItWasSet(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var at time.Duration
 			c := clock{elapsed: func() time.Duration { return at }}
-			if jump := c.look(start, 0); jump != 0 {
+			if jump := c.look(start, 0, 0); jump != 0 {
 				t.Fatalf("the first look = %s", jump)
 			}
 			for i := range tt.read {
 				at = tt.elapsed[i]
-				if jump := c.look(start.Add(tt.read[i]), at-tt.took[i]); (jump - tt.want[i]).Abs() > time.Second {
+				if jump := c.look(start.Add(tt.read[i]), 0, at-tt.took[i]); (jump - tt.want[i]).Abs() > time.Second {
 					t.Errorf("look %d = %s, want about %s", i+1, jump, tt.want[i])
 				}
 			}
 		})
+	}
+}
+
+// What another hub took off is believed, whatever this hub's own clock says.
+func TestClockBelievesOthers(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	var at time.Duration
+	c := clock{elapsed: func() time.Duration { return at }}
+	c.look(start, 0, 0)
+	at = time.Second
+	if jump := c.look(start.Add(time.Second-time.Minute), -60e6, at); jump != 0 {
+		t.Errorf("a minute that another hub took off = %s", jump)
+	}
+	at = 2 * time.Second
+	if jump := c.look(start.Add(2*time.Second), -60e6, at); (jump - time.Minute).Abs() > time.Second {
+		t.Errorf("a minute that nobody took off = %s", jump)
 	}
 }

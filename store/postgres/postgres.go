@@ -338,7 +338,7 @@ func (d *db) settle(ctx context.Context, t *tx, cause error) error {
 	return fmt.Errorf("commit, outcome unknown: %w: %w", offpeak.ErrUnavailable, cause)
 }
 
-// lookFor says whether a transaction's first event is there, and whether the
+// lookFor says whether a transaction's events are there, and whether the
 // transaction is over: a backend may not have noticed yet that its hub is gone.
 func (d *db) lookFor(ctx context.Context, t *tx) (there, over bool, err error) {
 	c, err := pgx.ConnectConfig(ctx, d.cfg.ConnConfig)
@@ -351,7 +351,7 @@ func (d *db) lookFor(ctx context.Context, t *tx) (there, over bool, err error) {
 	if err := c.QueryRow(ctx, `SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT)`).Scan(&oldest); err != nil {
 		return false, false, err
 	}
-	err = c.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM events WHERE cursor = $1 AND hub = $2 AND at = $3)`,
+	err = c.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM events WHERE cursor >= $1 AND cursor < $1 + 65536 AND hub = $2 AND at = $3)`,
 		(t.xid+t.epoch)*perTransaction, string(d.opts.Hub), t.now.UnixMicro()).Scan(&there)
 	return there, t.xid < oldest, err
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"offpeak"
 	"offpeak/store/sqlstore"
 
 	"github.com/jackc/pgx/v5"
@@ -63,9 +64,13 @@ func (t *tx) begin(begin, read string) error {
 		}
 		t.xid = int64(xid)
 		t.now = at.Add(time.Duration(shift) * time.Microsecond).UTC()
-		jump := t.db.clock.look(t.now, before)
-		if jump == 0 || t.db.opts.Now != nil {
-			break
+		jump := t.db.clock.look(t.now, shift, before)
+		if t.db.opts.Now != nil {
+			t.now = t.db.opts.Now().UTC().Truncate(time.Microsecond)
+			return nil
+		}
+		if jump == 0 {
+			return nil
 		}
 		if err := t.end("ROLLBACK"); err != nil {
 			return err
@@ -74,10 +79,7 @@ func (t *tx) begin(begin, read string) error {
 			return err
 		}
 	}
-	if t.db.opts.Now != nil {
-		t.now = t.db.opts.Now().UTC().Truncate(time.Microsecond)
-	}
-	return nil
+	return fmt.Errorf("begin: the database's clock does not go evenly: %w", offpeak.ErrUnavailable)
 }
 
 // end ends the transaction. Nobody's hurry cuts off a COMMIT.

@@ -155,7 +155,8 @@ func pruneEvents(t *verb, before int64, limit int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, err = t.Exec(`INSERT INTO meta (key, value) VALUES ('events_pruned', $1) ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(upTo, 10))
+	_, err = t.Exec(`INSERT INTO meta (key, value) VALUES ('events_pruned', $1) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+		WHERE CAST(meta.value AS BIGINT) < CAST(excluded.value AS BIGINT)`, strconv.FormatInt(upTo, 10))
 	return int(n), err
 }
 
