@@ -74,10 +74,15 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 			h.stale[e.Node] = struct{}{}
 			return
 		}
+		if _, over := h.over[e.Lease]; over {
+			return // it ended here, of which this is older news
+		}
 		h.fleet.Hold(e.Node, e.Lease, d.Resources)
 		h.fleet.Confirm(e.Node, e.Lease)
 		return
-	case "node.enrolled", "node.inventory":
+	case "node.enrolled", "node.inventory", "node.online", "node.late", "node.offline",
+		"node.open", "node.draining", "node.closed", "node.available", "node.in_use":
+		// This hub may have changed the node since: the store knows.
 		h.stale[e.Node] = struct{}{}
 		return
 	case "account.quota":
@@ -93,8 +98,6 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 		}
 	case "lease":
 		h.followLease(f, e, offpeak.LeaseState(state), now)
-	case "node":
-		h.followNode(e, state)
 	}
 }
 
@@ -115,20 +118,6 @@ func (h *Hub) followLease(f *following, e *offpeak.Event, state offpeak.LeaseSta
 	if e.Reason == offpeak.EndDeclined || e.Reason == offpeak.EndOfferLapsed {
 		f.refused[e.Job] = *e
 	}
-}
-
-func (h *Hub) followNode(e *offpeak.Event, state string) {
-	switch state {
-	case string(offpeak.NodeOnline), string(offpeak.NodeLate), string(offpeak.NodeOffline):
-		h.fleet.SetLiveness(e.Node, offpeak.Liveness(state))
-	case string(offpeak.NodeOpen), string(offpeak.NodeDraining), string(offpeak.NodeClosed):
-		h.fleet.SetIntent(e.Node, offpeak.Intent(state))
-	case string(offpeak.NodeAvailable), string(offpeak.NodeInUse):
-		h.fleet.SetAvailability(e.Node, offpeak.Availability(state))
-	default:
-		return
-	}
-	h.freed[e.Node] = struct{}{}
 }
 
 // followQueued adds jobs that other hubs queued, as they are now.
@@ -157,17 +146,6 @@ func (h *Hub) followQueued(ctx context.Context, f *following) error {
 // followPeer tells a node's agent, if it is connected here, that what it should
 // hold may have changed.
 func (h *Hub) followPeer(e *offpeak.Event) {
-	switch e.Type {
-	case "node.online", "node.late", "node.offline":
-		l := offpeak.Liveness(strings.TrimPrefix(e.Type, "node."))
-		p := h.peers.get(e.Node)
-		p.mu.Lock()
-		p.liveness = l
-		if l == offpeak.NodeOnline {
-			p.heard = h.env.Now()
-		}
-		p.mu.Unlock()
-	}
 	h.peers.changed(e.Node, 0, true)
 }
 
@@ -177,7 +155,8 @@ func (h *Hub) resync(ctx context.Context) error {
 		return err
 	}
 	h.env.Log.Warn("events were pruned before this hub had read them; reading everything anew")
-	if err := h.loadFleet(ctx); err != nil {
+	h.peers.all(func(p *peer) { h.distrust(p.id) })
+	if err := h.loadFleet(ctx); err != nil { // those that are new
 		return err
 	}
 	h.doubt.Store(true)

@@ -143,6 +143,9 @@ type picture struct {
 	// freed are nodes whose state may let a parked class go on; stale are those
 	// of which the picture may be wrong, to be read anew before the next match.
 	freed, stale map[offpeak.NodeID]struct{}
+	// over are leases that this hub saw give up what they held, and when: what
+	// another hub wrote of them before may be read after. For shared stores.
+	over map[offpeak.LeaseID]time.Time
 }
 
 // Hub is one hub process.
@@ -189,6 +192,7 @@ func New(cfg Config, env Env) *Hub {
 		picture: picture{
 			fleet: placement.NewFleet(cfg.Weights), queue: newQueue(), live: newDeadlines(),
 			freed: make(map[offpeak.NodeID]struct{}), stale: make(map[offpeak.NodeID]struct{}),
+			over: make(map[offpeak.LeaseID]time.Time),
 		},
 		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -274,7 +275,31 @@ func (h *Hub) flushTouches(ctx context.Context) {
 		}
 		err = h.env.Store.Touch(ctx, heard)
 	}
+	if err == nil && !h.circle.alone.Load() {
+		err = h.compare(ctx, slices.Collect(maps.Keys(heard)))
+	}
 	if err != nil && ctx.Err() == nil {
 		h.env.Log.Warn("note down who was heard", "nodes", len(heard), "err", err)
 	}
+}
+
+// compare looks whether nodes that were answered from memory stand as it says. Where
+// events are late, or the outcome of a write of this hub's own was never known,
+// nothing else would tell it: their next heartbeat goes to the store.
+func (h *Hub) compare(ctx context.Context, nodes []offpeak.NodeID) error {
+	stand, err := h.env.Store.Standing(ctx, nodes)
+	if err != nil {
+		return err
+	}
+	for id, st := range stand {
+		p := h.peers.get(id)
+		p.mu.Lock()
+		if st.Revision > p.revision || st.Liveness != offpeak.NodeOnline {
+			p.revision = max(p.revision, st.Revision)
+			p.settled = false
+			p.tellLocked()
+		}
+		p.mu.Unlock()
+	}
+	return nil
 }

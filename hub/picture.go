@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -46,6 +47,9 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 	if l := c.Lease; l != nil {
 		if !l.State.Holds() && h.fleet.Release(l.Node, l.ID) {
 			h.freed[l.Node] = struct{}{}
+		}
+		if !l.State.Holds() && !h.circle.alone.Load() {
+			h.over[l.ID] = now
 		}
 		if l.State.Terminal() {
 			h.live.drop(l.ID)
@@ -275,6 +279,8 @@ func (h *Hub) audit(ctx context.Context) error {
 	for n := 1; sleep(ctx, time.Second); n++ {
 		if n%5 == 0 {
 			h.mu.Lock()
+			const old = 5 * time.Minute // events that take longer tell of a day gone wrong
+			maps.DeleteFunc(h.over, func(_ offpeak.LeaseID, at time.Time) bool { return h.env.Now().Sub(at) > old })
 			h.queue.unpark(func(c *class) bool { return c.quota })
 			h.mu.Unlock()
 			h.wake()

@@ -387,6 +387,8 @@ type Nodes interface {
 	SetLiveness(ctx context.Context, changes []LivenessChange) ([]offpeak.NodeID, error)
 	// LastHeard returns when nodes were last heard, those that are there.
 	LastHeard(ctx context.Context, nodes []offpeak.NodeID) (map[offpeak.NodeID]time.Time, error)
+	// Standing returns how nodes stand, those that are there.
+	Standing(ctx context.Context, nodes []offpeak.NodeID) (map[offpeak.NodeID]Standing, error)
 	// Touch sets the last-heard time of nodes that hold nothing and whose
 	// heartbeats the hub answered from memory. It never moves time backwards.
 	Touch(ctx context.Context, heard map[offpeak.NodeID]time.Time) error
@@ -411,6 +413,12 @@ type NewSession struct {
 	Generation int64
 	Token      offpeak.Token
 	Address    string
+}
+
+// Standing is what a hub that answers a node from memory compares with.
+type Standing struct {
+	Revision int64
+	Liveness offpeak.Liveness
 }
 
 // LivenessChange asks to move one node.

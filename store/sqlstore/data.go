@@ -200,17 +200,29 @@ func (s *Store) Unused(ctx context.Context, limit int) ([]store.BlobRef, error) 
 		used := 0
 		out, err := write(ctx, s, "list unused blobs", func(t *verb) (out []store.BlobRef, err error) {
 			var inUse []store.BlobRef
-			// What ceases to refer to one of them waits, so that its note is not lost.
-			if err := t.Lock(`SELECT 1 FROM blobs b WHERE `+candidate+` ORDER BY b.hash, b.account FOR NO KEY UPDATE SKIP LOCKED`, micros(t.now)); err != nil {
+			// What ceases to refer to one of these waits, so that its note is not lost;
+			// what somebody has in hand is for another look.
+			var hashes []offpeak.Hash
+			locked := map[store.BlobRef]bool{}
+			if err := t.each(`SELECT b.account, b.hash FROM blobs b WHERE `+candidate+` ORDER BY b.protected_until LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED`,
+				[]any{micros(t.now), int64(max(limit, mostPerStep))}, func(rows Rows) error {
+					var r store.BlobRef
+					err := rows.Scan(&r.Account, &r.Hash)
+					locked[r] = true
+					hashes = append(hashes, r.Hash)
+					return err
+				}); err != nil {
 				return nil, err
 			}
-			err = t.each(`SELECT b.account, b.hash, `+free+` FROM blobs b WHERE `+candidate+` ORDER BY b.protected_until LIMIT $2`, []any{micros(t.now), int64(max(limit, mostPerStep))}, func(rows Rows) error {
+			err = t.each(`SELECT b.account, b.hash, `+free+` FROM blobs b WHERE `+candidate+` AND b.hash = ANY($2) ORDER BY b.protected_until`, []any{micros(t.now), texts(hashes)}, func(rows Rows) error {
 				var r store.BlobRef
 				var unused bool
 				err := rows.Scan(&r.Account, &r.Hash, &unused)
-				if unused {
+				switch {
+				case !locked[r]:
+				case unused:
 					out = append(out, r)
-				} else {
+				default:
 					inUse = append(inUse, r)
 				}
 				return err

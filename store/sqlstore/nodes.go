@@ -460,6 +460,20 @@ func (s *Store) LastHeard(ctx context.Context, nodes []offpeak.NodeID) (map[offp
 	})
 }
 
+// Standing returns how nodes stand.
+func (s *Store) Standing(ctx context.Context, nodes []offpeak.NodeID) (map[offpeak.NodeID]store.Standing, error) {
+	return read(ctx, s, "read how nodes stand", func(t *verb) (map[offpeak.NodeID]store.Standing, error) {
+		out := make(map[offpeak.NodeID]store.Standing, len(nodes))
+		return out, t.each(`SELECT id, revision, liveness FROM nodes WHERE id = ANY($1) AND removed_at = 0`, []any{texts(nodes)}, func(rows Rows) error {
+			var id offpeak.NodeID
+			var st store.Standing
+			err := rows.Scan(&id, &st.Revision, &st.Liveness)
+			out[id] = st
+			return err
+		})
+	})
+}
+
 // Touch sets when nodes were last heard.
 func (s *Store) Touch(ctx context.Context, heard map[offpeak.NodeID]time.Time) error {
 	_, err := write(ctx, s, "touch nodes", func(t *verb) (struct{}, error) {

@@ -55,6 +55,10 @@ func overdue(t *testing.T, g *grid) {
 	if err != nil || len(heard) != 1 || !heard[n.ID].Equal(g.clock.Now()) {
 		t.Errorf("LastHeard = %v, %v; want now", heard, err)
 	}
+	stand, err := g.Standing(ctx, []offpeak.NodeID{n.ID, "node_none"})
+	if err != nil || len(stand) != 1 || stand[n.ID].Liveness != offpeak.NodeOnline || stand[n.ID].Revision != g.node(n.ID).Revision {
+		t.Errorf("Standing = %v, %v; want online at revision %d", stand, err, g.node(n.ID).Revision)
+	}
 	g.clock.Advance(timeout)
 	count(3, 3) // with that of waiting
 	if _, err := g.Expire(ctx, g.clock.Now(), 10); err != nil {
