@@ -33,8 +33,9 @@ func (e engine) String() string { return fmt.Sprintf("%s-%d", e.name, e.hubs) }
 type cluster struct {
 	*gridtest.Grid
 	b *testing.B
-	// server is the database's, nil for SQLite.
-	server *pgtest.Server
+	// server is the database's, nil for SQLite; database is its URL.
+	server   *pgtest.Server
+	database string
 }
 
 // startCluster starts hubs on an engine; args go to each.
@@ -48,7 +49,8 @@ func startCluster(b *testing.B, e engine, timers gridtest.Timers, args ...string
 		return c
 	}
 	c.server = pgtest.Start(b)
-	c.Grid = gridtest.StartHubs(b, bin, c.server.Database(b), e.hubs, timers, args...)
+	c.database = c.server.Database(b)
+	c.Grid = gridtest.StartHubs(b, bin, c.database, e.hubs, timers, args...)
 	return c
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"offpeak"
 	"offpeak/placement"
@@ -91,18 +90,10 @@ func (h *Hub) Desired(ctx context.Context, node offpeak.NodeID) (wire.Sync, erro
 		return wire.Sync{}, fmt.Errorf("read assignments of %s: %w", node, err)
 	}
 	out := wire.Sync{Revision: revision, Interval: offpeak.Duration(h.cfg.Interval), Leases: make([]wire.Desired, 0, len(held))}
-	var at time.Time
 	for i := range held {
 		a := &held[i]
 		d := desired(&a.Lease)
-		if a.Lease.State == offpeak.LeaseOffered {
-			if at.IsZero() {
-				if at, err = h.env.Store.Now(ctx); err != nil {
-					return wire.Sync{}, fmt.Errorf("read the store's time: %w", err)
-				}
-			}
-			d.Offer = offpeak.Duration(max(0, a.Lease.ExpiresAt.Sub(at)))
-		}
+		d.Offer = offpeak.Duration(a.Left)
 		if a.Lease.State == offpeak.LeaseOffered || a.Taken {
 			d.Work = work(a)
 		}

@@ -251,6 +251,8 @@ type Assignment struct {
 	// Taken says that the lease was made as Claim.Taken says, for the agent that
 	// the node has now, which has not spoken of it yet.
 	Taken bool
+	// Left is how long an offer still lived when this was read; 0 of other leases.
+	Left time.Duration
 }
 
 // Beat is one heartbeat as the store sees it.

@@ -200,6 +200,9 @@ func (s *Store) Assignments(ctx context.Context, id offpeak.NodeID) (int64, []st
 		}
 		for _, l := range live {
 			a := store.Assignment{Lease: l.Lease, Taken: l.unheard() && l.acceptedIncarnation == incarnation}
+			if l.State == offpeak.LeaseOffered {
+				a.Left = max(0, l.ExpiresAt.Sub(t.now))
+			}
 			if a.Spec, err = s.spec(t, l.spec); err != nil {
 				return h, err
 			}

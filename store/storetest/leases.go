@@ -427,6 +427,11 @@ func assignments(t *testing.T, g *grid) {
 	if _, held, err := g.Assignments(ctx, n.ID); err != nil || len(held) != 0 {
 		t.Errorf("Assignments after the end = %+v, %v", held, err)
 	}
+	g.claim(g.submit(spec()).ID, 1, n.ID)
+	g.clock.Advance(5 * time.Second)
+	if _, held, err := g.Assignments(ctx, n.ID); err != nil || len(held) != 1 || held[0].Left != 10*time.Second {
+		t.Errorf("Assignments of an offer of 15 s after 5 s = %+v, %v", held, err)
+	}
 }
 
 func checkpoints(t *testing.T, g *grid) {
