@@ -6,13 +6,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
+	"unicode/utf8"
 )
 
 // Offer is an ask joined with what is free on a node now.
 type Offer struct {
 	Node    NodeID
 	Account AccountID
-	Price   Price
+	Ask     Ask
 	// Free is what no live lease holds; FreeDevices are the devices in it.
 	Free        Resources
 	FreeDevices []Device
@@ -28,6 +30,9 @@ type Offer struct {
 	// Ready says that the node is online, open and available; Why says why not.
 	Ready bool
 	Why   FitCode
+	// FreeAt is when the last of the leases that hold something here reaches its
+	// time limit. The zero time: nothing is held, or nobody knows.
+	FreeAt time.Time
 }
 
 // FitCode is the stable code of the filter that a node failed; "" fits.
@@ -99,65 +104,129 @@ func (r Reason) String() string {
 // of the FitCode constants: what the node lacks altogether before what is
 // merely taken now.
 func (r Requirements) Fit(account AccountID, driver string, o Offer) Reason {
+	return r.reason(r.refused(account, driver, &o), account, driver, &o)
+}
+
+// Fits is Fit for those who ask about many offers and need no words: it says
+// whether the Reason would be OK, and allocates nothing where all GPUs asked
+// for are alike.
+func (r Requirements) Fits(account AccountID, driver string, o *Offer) bool {
+	return r.refused(account, driver, o) == FitOK
+}
+
+// refused is the first filter that o fails. For devices it is FitGPU or
+// FitBusyGPU, whatever they lack: reason looks closer.
+func (r *Requirements) refused(account AccountID, driver string, o *Offer) FitCode {
 	switch {
 	case !slices.Contains(o.Drivers, driver):
-		return Reason{FitDriver, driver, strings.Join(o.Drivers, ", ")}
+		return FitDriver
 	case r.OS != "" && r.OS != o.OS:
-		return Reason{FitOS, r.OS, o.OS}
+		return FitOS
 	case r.Arch != "" && r.Arch != o.Arch:
-		return Reason{FitArch, r.Arch, o.Arch}
+		return FitArch
 	}
-	// In order, so that the same question always gets the same answer.
-	for _, k := range slices.Sorted(maps.Keys(r.Where)) {
-		v := r.Where[k]
-		have := o.Labels[k]
-		if k == "region" {
-			have = o.Region
+	for k, v := range r.Where {
+		if o.label(k) != v {
+			return FitLabel
 		}
-		if have != v {
+	}
+	switch {
+	case r.Trust == TrustOwn && account != o.Account, r.Trust == TrustValidated && account != o.Account:
+		return FitTrust
+	case account != o.Account && !slices.Contains(o.Shared, driver):
+		return FitStranger
+	case o.Ask.For(*r) > r.limit():
+		return FitPrice
+	case !served(r.GPUs, o.Devices):
+		return FitGPU
+	case r.CPU > o.Capacity.CPU:
+		return FitCPU
+	case r.Memory > o.Capacity.Memory:
+		return FitMemory
+	case r.Disk > o.Capacity.Disk:
+		return FitDisk
+	case !o.Ready:
+		return cmp.Or(o.Why, FitOffline)
+	case !served(r.GPUs, o.FreeDevices):
+		return FitBusyGPU
+	case r.CPU > o.Free.CPU:
+		return FitBusyCPU
+	case r.Memory > o.Free.Memory:
+		return FitBusyMemory
+	case r.Disk > o.Free.Disk:
+		return FitBusyDisk
+	}
+	return FitOK
+}
+
+// reason puts words to the filter that refused.
+func (r *Requirements) reason(code FitCode, account AccountID, driver string, o *Offer) Reason {
+	switch code {
+	case FitDriver:
+		return Reason{code, driver, strings.Join(o.Drivers, ", ")}
+	case FitOS:
+		return Reason{code, r.OS, o.OS}
+	case FitArch:
+		return Reason{code, r.Arch, o.Arch}
+	case FitLabel:
+		// In order, so that the same question always gets the same answer.
+		for _, k := range slices.Sorted(maps.Keys(r.Where)) {
+			v, have := r.Where[k], o.label(k)
+			if have == v {
+				continue
+			}
 			if have == "" {
 				have = "none"
 			} else {
 				have = k + "=" + have
 			}
-			return Reason{FitLabel, k + "=" + v, have}
+			return Reason{code, k + "=" + v, have}
 		}
-	}
-	switch {
-	case r.Trust == TrustOwn && account != o.Account:
-		return Reason{FitTrust, string(TrustOwn), "another account's node"}
-	case r.Trust == TrustValidated && account != o.Account:
-		return Reason{FitTrust, string(TrustValidated), "not validated"}
-	case account != o.Account && !slices.Contains(o.Shared, driver):
-		return Reason{FitStranger, "a node that takes other accounts' " + driver + " jobs", "its own account's only"}
-	case r.MaxPrice != nil && o.Price > *r.MaxPrice:
-		return Reason{FitPrice, r.MaxPrice.String(), o.Price.String()}
-	}
-	if _, why := matchDevices(r.GPUs, o.Devices); !why.OK() {
+	case FitTrust:
+		if r.Trust == TrustOwn {
+			return Reason{code, string(TrustOwn), "another account's node"}
+		}
+		return Reason{code, string(TrustValidated), "not validated"}
+	case FitStranger:
+		return Reason{code, "a node that takes other accounts' " + driver + " jobs", "its own account's only"}
+	case FitPrice:
+		return Reason{code, r.limit().String(), o.Ask.For(*r).String()}
+	case FitGPU:
+		_, why := matchDevices(r.GPUs, o.Devices)
 		return why
+	case FitCPU:
+		return Reason{code, cores(r.CPU), cores(o.Capacity.CPU)}
+	case FitMemory:
+		return Reason{code, r.Memory.String(), o.Capacity.Memory.String()}
+	case FitDisk:
+		return Reason{code, r.Disk.String(), o.Capacity.Disk.String()}
+	case FitBusyGPU:
+		_, why := matchDevices(r.GPUs, o.FreeDevices)
+		return Reason{code, why.Want, why.Have}
+	case FitBusyCPU:
+		return Reason{code, cores(r.CPU), cores(o.Free.CPU)}
+	case FitBusyMemory:
+		return Reason{code, r.Memory.String(), o.Free.Memory.String()}
+	case FitBusyDisk:
+		return Reason{code, r.Disk.String(), o.Free.Disk.String()}
 	}
-	switch {
-	case r.CPU > o.Capacity.CPU:
-		return Reason{FitCPU, cores(r.CPU), cores(o.Capacity.CPU)}
-	case r.Memory > o.Capacity.Memory:
-		return Reason{FitMemory, r.Memory.String(), o.Capacity.Memory.String()}
-	case r.Disk > o.Capacity.Disk:
-		return Reason{FitDisk, r.Disk.String(), o.Capacity.Disk.String()}
-	case !o.Ready:
-		return Reason{Code: cmp.Or(o.Why, FitOffline)}
+	return Reason{Code: code}
+}
+
+// limit is the most that the job pays an hour.
+func (r *Requirements) limit() Price {
+	if r.MaxPrice != nil && *r.MaxPrice < MaxPrice {
+		return *r.MaxPrice
 	}
-	if _, why := matchDevices(r.GPUs, o.FreeDevices); !why.OK() {
-		return Reason{FitBusyGPU, why.Want, why.Have}
+	return MaxPrice
+}
+
+// label is the value of a label; the region is one of them.
+func (o *Offer) label(k string) string {
+	if k == "region" {
+		return o.Region
 	}
-	switch {
-	case r.CPU > o.Free.CPU:
-		return Reason{FitBusyCPU, cores(r.CPU), cores(o.Free.CPU)}
-	case r.Memory > o.Free.Memory:
-		return Reason{FitBusyMemory, r.Memory.String(), o.Free.Memory.String()}
-	case r.Disk > o.Free.Disk:
-		return Reason{FitBusyDisk, r.Disk.String(), o.Free.Disk.String()}
-	}
-	return Reason{}
+	return o.Labels[k]
 }
 
 // Assign picks the devices that a job gets from an offer it fits: for each
@@ -193,6 +262,30 @@ func asked(want []GPURequest) string {
 	return strings.TrimSpace(countGPUs(len(want)) + " " + strings.Join(kinds, " and "))
 }
 
+// served says whether each request can have a device of its own. Requests that
+// are all alike, the usual case, need only be counted.
+func served(want []GPURequest, have []Device) bool {
+	if len(want) > len(have) {
+		return false
+	}
+	for _, w := range want {
+		if w != want[0] {
+			_, why := matchDevices(want, have)
+			return why.OK()
+		}
+	}
+	left := len(want)
+	for i := range have {
+		if left == 0 {
+			break
+		}
+		if want[0].serves(&have[i]) {
+			left--
+		}
+	}
+	return left == 0
+}
+
 // matchDevices gives each request a device of its own, such that the devices
 // taken are the smallest that serve: sorted by VRAM, none of them could be
 // smaller. It offers the devices one by one, small ones first, and takes one if
@@ -220,7 +313,7 @@ func matchDevices(want []GPURequest, have []Device) ([]DeviceID, Reason) {
 	var take func(d int) bool
 	take = func(d int) bool {
 		for r, w := range want {
-			if seen[r] || !w.serves(devices[d]) {
+			if seen[r] || !w.serves(&devices[d]) {
 				continue
 			}
 			seen[r] = true
@@ -260,13 +353,35 @@ func matchDevices(want []GPURequest, have []Device) ([]DeviceID, Reason) {
 	return out, Reason{}
 }
 
-func (w GPURequest) serves(d Device) bool {
+func (w *GPURequest) serves(d *Device) bool {
 	return d.VRAM >= w.VRAM && w.named(d)
 }
 
-func (w GPURequest) named(d Device) bool {
-	return (w.Vendor == "" || strings.EqualFold(w.Vendor, d.Vendor)) &&
-		(w.Model == "" || strings.Contains(strings.ToLower(d.Model), strings.ToLower(w.Model)))
+func (w *GPURequest) named(d *Device) bool {
+	return (w.Vendor == "" || strings.EqualFold(w.Vendor, d.Vendor)) && containsFold(d.Model, w.Model)
+}
+
+// containsFold says whether sub is in s, case ignored, without allocating where
+// both are ASCII.
+func containsFold(s, sub string) bool {
+	if !ascii(s) || !ascii(sub) {
+		return strings.Contains(strings.ToLower(s), strings.ToLower(sub))
+	}
+	for i := 0; i+len(sub) <= len(s); i++ {
+		if strings.EqualFold(s[i:i+len(sub)], sub) {
+			return true
+		}
+	}
+	return false
+}
+
+func ascii(s string) bool {
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }
 
 // shortage says why none of the devices left serves: VRAM before names, since
@@ -278,7 +393,7 @@ func (w GPURequest) shortage(left []Device) Reason {
 		if best == nil || d.VRAM > best.VRAM {
 			best = d
 		}
-		if w.named(*d) && (named == nil || d.VRAM > named.VRAM) {
+		if w.named(d) && (named == nil || d.VRAM > named.VRAM) {
 			named = d
 		}
 	}

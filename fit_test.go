@@ -17,7 +17,7 @@ func gpu(id string, vram Bytes) Device {
 func idle(devices ...Device) Offer {
 	res := Resources{CPU: 8000, Memory: 32 * GiB, Disk: 100 * GiB}
 	return Offer{
-		Node: "node_1", Account: "acct_owner", Price: 400_000, Free: res, FreeDevices: devices, Capacity: res, Devices: devices,
+		Node: "node_1", Account: "acct_owner", Ask: Ask{GPU: 400_000, CPU: 400_000}, Free: res, FreeDevices: devices, Capacity: res, Devices: devices,
 		OS: "linux", Arch: "amd64", Region: "fsn", Drivers: []string{"process", "wasm"}, Shared: []string{"process", "wasm"}, Labels: map[string]string{"rack": "7"}, Ready: true,
 	}
 }
@@ -275,7 +275,7 @@ func TestAssignByBruteForce(t *testing.T) {
 		seen := map[DeviceID]bool{}
 		for i, id := range res.Devices {
 			k := slices.IndexFunc(have, func(d Device) bool { return d.ID == id })
-			if k < 0 || seen[id] || !want[i].serves(have[k]) {
+			if k < 0 || seen[id] || !want[i].serves(&have[k]) {
 				r.Fatalf("request %d got %q", i, id)
 			}
 			seen[id] = true

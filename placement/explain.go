@@ -128,7 +128,7 @@ func (a *ask) gap(n *node, why offpeak.Reason) float64 {
 		}
 	case offpeak.FitPrice:
 		if r.MaxPrice != nil {
-			return 1 - ratio(int64(*r.MaxPrice), int64(o.Price))
+			return 1 - ratio(int64(*r.MaxPrice), int64(o.Ask.For(*r)))
 		}
 	}
 	return 1

@@ -100,7 +100,7 @@ func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 	n.name = in.Name
 	n.liveness, n.intent, n.availability = in.Liveness, in.Intent, in.Availability
 	n.offer = offpeak.Offer{
-		Node: in.ID, Account: in.Account, Price: in.Ask,
+		Node: in.ID, Account: in.Account, Ask: offpeak.Ask{GPU: in.Ask, CPU: in.Ask},
 		Capacity: in.Capacity, Devices: capacityDevices(in),
 		OS: inv.OS, Arch: inv.Arch, Region: inv.Region,
 		Drivers: inv.Drivers, Shared: inv.Shared, Labels: inv.Labels,

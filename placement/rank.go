@@ -95,7 +95,7 @@ func (f *Fleet) Best(job Job) (Candidate, bool) {
 			return Candidate{}, false
 		}
 		if res, ok := a.admit(best); ok {
-			return Candidate{best.offer.Node, best.offer.Price, bestKey.score, res, fits}, true
+			return Candidate{best.offer.Node, bestKey.price, bestKey.score, res, fits}, true
 		}
 		refused = append(refused, best)
 		if len(refused) > 8 {
@@ -127,7 +127,7 @@ func (f *Fleet) Rank(job Job) []Candidate {
 		}
 		if res, ok := a.admit(n); ok {
 			k := f.key(&a, n)
-			all = append(all, ranked{Candidate{n.offer.Node, n.offer.Price, k.score, res, 0}, k})
+			all = append(all, ranked{Candidate{n.offer.Node, k.price, k.score, res, 0}, k})
 		}
 	}
 	slices.SortFunc(all, func(x, y ranked) int { return x.compare(y.key) })
@@ -182,14 +182,14 @@ func (a *ask) prunes(n *node) bool {
 }
 
 func (a *ask) admit(n *node) (offpeak.Resources, bool) {
-	if !a.Requirements.Fit(a.Account, a.Driver, n.offer).OK() {
+	if !a.Requirements.Fits(a.Account, a.Driver, &n.offer) {
 		return offpeak.Resources{}, false
 	}
 	return a.Requirements.Assign(n.offer)
 }
 
 func (f *Fleet) key(a *ask, n *node) key {
-	k := key{price: n.offer.Price, tie: mix(a.seed ^ n.hash)}
+	k := key{price: n.offer.Ask.For(*a.Requirements), tie: mix(a.seed ^ n.hash)}
 	if i := slices.Index(a.Avoid, n.offer.Node); i >= 0 {
 		k.avoided = i + 1
 	}
