@@ -26,9 +26,23 @@ type entry struct {
 	in [3]place
 }
 
+// place is where a forest has an entry.
 type place struct {
 	list *list
 	key  int64
+}
+
+// move gives the entry another key in its list, if it is in one.
+func (p *place) move(key int64, e *entry) {
+	if p.list == nil || p.key == key {
+		return
+	}
+	i, at := p.list.find(p.key, e)
+	b := p.list.blocks[i]
+	// In this order, so that the list is never empty.
+	p.list.insert(key, signature{b.traits[at], b.names[at]}, e)
+	p.list.delete(p.key, e)
+	p.key = key
 }
 
 // NewBook returns an empty book.
@@ -74,6 +88,22 @@ func (b *Book) Put(o offpeak.Offer) error {
 		e.in[2] = b.busy.add(deviceClass(o.Devices), o.FreeAt.UnixMilli(), sign(&o, o.Capacity, len(o.Devices)), e)
 	}
 	return nil
+}
+
+// SetAsk changes what a node asks, and says whether the book has an offer of it.
+// It returns a *offpeak.FieldError, and changes nothing, for a price out of bounds.
+func (b *Book) SetAsk(id offpeak.NodeID, ask offpeak.Ask) (bool, error) {
+	if err := ask.Validate(); err != nil {
+		return false, err
+	}
+	e := b.entries[id]
+	if e == nil {
+		return false, nil
+	}
+	e.offer.Ask = ask
+	e.in[0].move(int64(ask.GPU), e)
+	e.in[1].move(int64(ask.CPU), e)
+	return true, nil
 }
 
 // Remove takes a node's offer out and says whether it was there.

@@ -148,6 +148,17 @@ func TestBookIsALinearScan(t *testing.T) {
 				}
 				delete(model, id)
 			},
+			"ask": func(t *rapid.T) {
+				id := offpeak.NodeID(fmt.Sprintf("node_%03d", rapid.IntRange(0, 60).Draw(t, "node")))
+				ask := offpeak.Ask{GPU: offpeak.Price(rapid.Int64Range(0, 5).Draw(t, "gpu")), CPU: offpeak.Price(rapid.Int64Range(0, 5).Draw(t, "plain"))}
+				o, there := model[id]
+				if found, err := book.SetAsk(id, ask); found != there || err != nil {
+					t.Fatalf("set the ask of %s: %v, %v", id, found, err)
+				}
+				if o.Ask = ask; there {
+					model[id] = o
+				}
+			},
 			"": func(t *rapid.T) {
 				if book.Len() != len(model) {
 					t.Fatalf("%d offers, want %d", book.Len(), len(model))

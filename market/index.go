@@ -25,8 +25,10 @@ type list struct {
 	class  class
 	index  int // in the forest's lists
 	blocks []*block
-	// sums are the blocks' signatures, side by side since questions skip by them.
+	// sums are the blocks' signatures and lows their least keys, side by side
+	// since questions and changes skip by them.
 	sums []signature
+	lows []int64
 }
 
 // block keeps what is read often in columns.
@@ -45,7 +47,7 @@ func (f *forest) add(c class, key int64, s signature, e *entry) place {
 		l = f.byClass[c]
 	}
 	if l == nil {
-		l = &list{class: c, index: len(f.lists), blocks: []*block{new(block)}, sums: make([]signature, 1)}
+		l = &list{class: c, index: len(f.lists), blocks: []*block{new(block)}, sums: make([]signature, 1), lows: make([]int64, 1)}
 		if f.byClass == nil {
 			f.byClass = make(map[class]*list)
 		}
@@ -72,9 +74,8 @@ func (f *forest) remove(p place, e *entry) {
 // find returns the block in which the entry is or belongs, and its place there.
 func (l *list) find(key int64, e *entry) (i, at int) {
 	// The last block that does not begin above the entry.
-	i = sort.Search(len(l.blocks), func(i int) bool {
-		b := l.blocks[i]
-		return b.n > 0 && compareEntries(b.keys[0], b.entries[0], key, e) > 0
+	i = sort.Search(len(l.lows), func(i int) bool {
+		return l.lows[i] > key || (l.lows[i] == key && l.blocks[i].n > 0 && compareEntries(key, l.blocks[i].entries[0], key, e) > 0)
 	})
 	i = max(i-1, 0)
 	b := l.blocks[i]
@@ -90,6 +91,7 @@ func (l *list) insert(key int64, s signature, e *entry) {
 		b.split(next)
 		l.blocks = slices.Insert(l.blocks, i+1, next)
 		l.sums = slices.Insert(l.sums, i+1, next.sum())
+		l.lows = slices.Insert(l.lows, i+1, next.keys[0])
 		l.sums[i] = b.sum()
 		if at > b.n {
 			i, at, b = i+1, at-b.n, next
@@ -98,6 +100,7 @@ func (l *list) insert(key int64, s signature, e *entry) {
 	b.open(at)
 	b.keys[at], b.traits[at], b.names[at], b.entries[at] = key, s.traits, s.names, e
 	l.sums[i].add(s)
+	l.lows[i] = b.keys[0]
 }
 
 // delete takes out an entry that is there.
@@ -106,7 +109,7 @@ func (l *list) delete(key int64, e *entry) {
 	b := l.blocks[i]
 	b.close(at)
 	if b.n >= blockSize/4 {
-		l.sums[i] = b.sum()
+		l.settle(i)
 		return
 	}
 	// Few are left: give them to a neighbour that has room.
@@ -115,16 +118,26 @@ func (l *list) delete(key int64, e *entry) {
 			continue
 		}
 		l.blocks[into].join(l.blocks[into+1])
-		l.sums[into] = l.blocks[into].sum()
-		l.blocks = slices.Delete(l.blocks, into+1, into+2)
-		l.sums = slices.Delete(l.sums, into+1, into+2)
+		l.drop(into + 1)
+		l.settle(into)
 		return
 	}
-	l.sums[i] = b.sum()
 	if b.n == 0 {
-		l.blocks = slices.Delete(l.blocks, i, i+1)
-		l.sums = slices.Delete(l.sums, i, i+1)
+		l.drop(i)
+		return
 	}
+	l.settle(i)
+}
+
+// settle reckons what is known of the i-th block anew.
+func (l *list) settle(i int) {
+	l.sums[i], l.lows[i] = l.blocks[i].sum(), l.blocks[i].keys[0]
+}
+
+func (l *list) drop(i int) {
+	l.blocks = slices.Delete(l.blocks, i, i+1)
+	l.sums = slices.Delete(l.sums, i, i+1)
+	l.lows = slices.Delete(l.lows, i, i+1)
 }
 
 // open makes room for one entry.
@@ -235,7 +248,7 @@ func (f *forest) ascend(q *question, fits func(*entry) bool, yield func(*entry) 
 	var heap []cursor
 	for _, l := range f.lists {
 		if q.admits(&l.class) {
-			heap = append(heap, cursor{list: l, key: l.blocks[0].keys[0]})
+			heap = append(heap, cursor{list: l, key: l.lows[0]})
 		}
 	}
 	for i := len(heap)/2 - 1; i >= 0; i-- {

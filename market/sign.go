@@ -79,10 +79,10 @@ func sign(o *offpeak.Offer, res offpeak.Resources, devices int) signature {
 	}
 	s.traits |= osBit(o.OS)<<osBits | archBit(o.Arch)<<archBits | regionBit(o.Region)<<regionBits
 	s.amounts(res, devices)
-	s.name("account", string(o.Account))
+	s.name("\x00account", string(o.Account))
 	s.name("region", o.Region)
 	for k, v := range o.Labels {
-		s.name("label "+k, v)
+		s.name(k, v)
 	}
 	return s
 }
@@ -115,15 +115,15 @@ func newQuestion(r *offpeak.Requirements, account offpeak.AccountID, driver stri
 	for k, v := range r.Where {
 		switch {
 		case v == "": // also who has no such label
-		case k == "region":
-			q.need.traits |= regionBit(v) << regionBits
-			q.need.name("region", v)
 		default:
-			q.need.name("label "+k, v)
+			q.need.name(k, v)
+			if k == "region" {
+				q.need.traits |= regionBit(v) << regionBits
+			}
 		}
 	}
 	var own signature
-	own.name("account", string(account))
+	own.name("\x00account", string(account))
 	if r.Trust == offpeak.TrustOwn || r.Trust == offpeak.TrustValidated {
 		q.need.add(own)
 	}
