@@ -139,6 +139,11 @@ func (b *Book) Cheapest(r offpeak.Requirements, account offpeak.AccountID, drive
 // pay, those of one price by node id. Who prefers some of the cheapest to others
 // takes all of the first price and chooses. The book must not change meanwhile.
 func (b *Book) Ascending(r offpeak.Requirements, account offpeak.AccountID, driver string) iter.Seq[offpeak.Offer] {
+	return b.above(r, account, driver, -1)
+}
+
+// above is Ascending for the offers that cost more than a price.
+func (b *Book) above(r offpeak.Requirements, account offpeak.AccountID, driver string, price offpeak.Price) iter.Seq[offpeak.Offer] {
 	return func(yield func(offpeak.Offer) bool) {
 		q := newQuestion(&r, account, driver)
 		f, each := &b.plain, offpeak.Price(1)
@@ -146,6 +151,9 @@ func (b *Book) Ascending(r offpeak.Requirements, account offpeak.AccountID, driv
 			f, each, q.cores = &b.devices, offpeak.Price(n), 0
 		}
 		q.limit = int64(limit(r) / each)
+		if price >= 0 {
+			q.least = int64(price/each) + 1
+		}
 		f.ascend(&q, func(e *entry) bool { return r.Fits(account, driver, &e.offer) }, func(e *entry) bool { return yield(e.offer) })
 	}
 }

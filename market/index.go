@@ -197,6 +197,19 @@ type cursor struct {
 	sure bool
 }
 
+// from returns a cursor before the first entry whose key is not below least;
+// false if there is none.
+func (l *list) from(least int64) (cursor, bool) {
+	i := max(sort.Search(len(l.lows), func(i int) bool { return l.lows[i] >= least })-1, 0)
+	for ; i < len(l.blocks); i++ {
+		b := l.blocks[i]
+		if at := sort.Search(b.n, func(k int) bool { return b.keys[k] >= least }); at < b.n {
+			return cursor{list: l, i: i, at: at, key: b.keys[at]}, true
+		}
+	}
+	return cursor{}, false
+}
+
 // before orders cursors by key. Of equal keys one that is not sure comes first,
 // since it may yet find a lower node id.
 func (c *cursor) before(d *cursor) bool {
@@ -248,7 +261,9 @@ func (f *forest) ascend(q *question, fits func(*entry) bool, yield func(*entry) 
 	var heap []cursor
 	for _, l := range f.lists {
 		if q.admits(&l.class) {
-			heap = append(heap, cursor{list: l, key: l.lows[0]})
+			if c, any := l.from(q.least); any {
+				heap = append(heap, c)
+			}
 		}
 	}
 	for i := len(heap)/2 - 1; i >= 0; i-- {

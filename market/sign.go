@@ -1,6 +1,7 @@
 package market
 
 import (
+	"math"
 	"math/bits"
 	"strings"
 
@@ -98,12 +99,12 @@ type question struct {
 	vendor, model string
 	vram          int64
 	cores         int
-	// limit bounds the keys.
-	limit int64
+	// least and limit bound the keys.
+	least, limit int64
 }
 
 func newQuestion(r *offpeak.Requirements, account offpeak.AccountID, driver string) question {
-	var q question
+	q := question{least: math.MinInt64}
 	q.need.traits = driverBit(driver) << driverBits
 	if r.OS != "" {
 		q.need.traits |= osBit(r.OS) << osBits
