@@ -130,9 +130,6 @@ func (h *Hub) expire(ctx context.Context, asOf time.Time) error {
 	}
 	for {
 		changes, err := h.env.Store.Expire(ctx, asOf, expireBatch)
-		if err != nil {
-			return err
-		}
 		h.metrics.expired.Add(float64(len(changes)))
 		for i := range changes {
 			if l := changes[i].Lease; l != nil {
@@ -140,8 +137,9 @@ func (h *Hub) expire(ctx context.Context, asOf time.Time) error {
 			}
 		}
 		h.apply(changes...)
-		if len(changes) < expireBatch {
-			return nil
+		// An error may name one lease that can't be ended; the others were.
+		if err != nil || len(changes) < expireBatch {
+			return err
 		}
 	}
 }

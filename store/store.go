@@ -177,7 +177,8 @@ type Leases interface {
 	//     sequence) ends as node_restarted;
 	//   - a Taken lease of another incarnation, which the agent never spoke of,
 	//     ends as offer_lapsed.
-	// An older or repeated beat changes nothing and is answered all the same.
+	// An older or repeated beat changes nothing and is answered all the same. One
+	// that can't be applied has Err set, and the others hold.
 	Beat(ctx context.Context, beats []Beat) ([]BeatResult, error)
 	// Report applies one report of an agent about a lease: see Report for what
 	// each kind does. It is idempotent by (lease, incarnation, sequence): a
@@ -200,7 +201,9 @@ type Leases interface {
 	// moment of the store's time at which the caller knew that it was listening:
 	// leases that ran out later may have done so only because the caller itself
 	// stood still on its way here. ErrConflict: asOf is more than ExpireWithin
-	// ago, so it did; nothing is ended. An asOf to come counts as now.
+	// ago, so it did; nothing is ended. An asOf to come counts as now. A lease that
+	// can't be ended is left as it is, and named by an error that comes with the
+	// changes of the others.
 	Expire(ctx context.Context, asOf time.Time, limit int) ([]Change, error)
 	// Overdue counts the nodes that hold accepted leases, and those of them that
 	// run out by then; both are 0 while nothing has run out by asOf.
@@ -287,7 +290,8 @@ type BeatResult struct {
 	Changes []Change
 	// WokeUp says that the node was late or offline before.
 	WokeUp bool
-	// Err is ErrUnknownNode, ErrStaleSession (an older incarnation), or nil.
+	// Err is ErrUnknownNode, ErrStaleSession (an older incarnation), what else keeps
+	// this beat from being applied, or nil.
 	Err error
 }
 
