@@ -51,7 +51,9 @@ func (h *Hub) monitor(ctx context.Context) error {
 		h.overdue(ctx, now)
 		if err := h.expire(ctx, asOf); err != nil {
 			h.refused(ctx, "expire leases", err)
-			continue
+			if _, one := errors.AsType[*store.UnendedError](err); !one {
+				continue
+			}
 		}
 		if err := h.silence(ctx, now, asOf); err != nil {
 			h.refused(ctx, "note down silence", err)
@@ -137,7 +139,6 @@ func (h *Hub) expire(ctx context.Context, asOf time.Time) error {
 			}
 		}
 		h.apply(changes...)
-		// An error may name one lease that can't be ended; the others were.
 		if err != nil || len(changes) < expireBatch {
 			return err
 		}

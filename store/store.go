@@ -202,8 +202,8 @@ type Leases interface {
 	// leases that ran out later may have done so only because the caller itself
 	// stood still on its way here. ErrConflict: asOf is more than ExpireWithin
 	// ago, so it did; nothing is ended. An asOf to come counts as now. A lease that
-	// can't be ended is left as it is, and named by an error that comes with the
-	// changes of the others.
+	// can't be ended is left as it is: an *UnendedError names the first, and comes
+	// with the changes of the others.
 	Expire(ctx context.Context, asOf time.Time, limit int) ([]Change, error)
 	// Overdue counts the nodes that hold accepted leases, and those of them that
 	// run out by then; both are 0 while nothing has run out by asOf.
@@ -221,6 +221,18 @@ type Leases interface {
 // ExpireWithin is how long after it was known to listen a caller may still end
 // leases: far more than a verb waits for the store, and far less than a timeout.
 const ExpireWithin = 10 * time.Second
+
+// UnendedError says that a lease that has run out can't be ended, as where its row
+// breaks a rule of the schema. That is for an operator, and no other lease's matter:
+// it wraps nothing.
+type UnendedError struct {
+	Lease offpeak.LeaseID
+	Cause error
+}
+
+func (e *UnendedError) Error() string {
+	return "lease " + string(e.Lease) + " has run out and can't be ended: " + e.Cause.Error()
+}
 
 // Claim asks for one lease.
 type Claim struct {

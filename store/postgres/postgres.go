@@ -138,8 +138,6 @@ func config(url string) (*pgxpool.Config, error) {
 		"statement_timeout":                   millis(statementFor),
 		"idle_in_transaction_session_timeout": millis(frozenFor),
 		"timezone":                            "UTC",
-		// Who waits for a lock notices that its hub is gone, and lets go of what it has.
-		"client_connection_check_interval": millis(time.Second),
 	} {
 		if _, set := c.RuntimeParams[k]; !set || k != "application_name" {
 			c.RuntimeParams[k] = v
@@ -147,7 +145,19 @@ func config(url string) (*pgxpool.Config, error) {
 	}
 	dialer := &net.Dialer{Control: giveUp, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	c.DialFunc = dialer.DialContext
+	cfg.AfterConnect = noticeGone
 	return cfg, nil
+}
+
+// noticeGone has a server notice that a hub is gone while it waits for a lock, and let
+// go of what it has. Servers whose system can't tell them (Windows) refuse that, and
+// keep such locks until statementFor has passed.
+func noticeGone(ctx context.Context, c *pgx.Conn) error {
+	_, err := c.Exec(ctx, `SELECT set_config('client_connection_check_interval', $1, FALSE)`, millis(time.Second))
+	if which, _ := code(err); which == "22023" { // invalid_parameter_value
+		return nil
+	}
+	return err
 }
 
 func millis(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }
@@ -166,7 +176,7 @@ type db struct {
 	// away says that the last try to connect failed.
 	away  atomic.Bool
 	count counters
-	// spread are statements over many rows, by what they were made of: see spread.
+	// spread are statements over many rows, by what they were made of: see overMany.
 	spread sync.Map
 }
 

@@ -305,7 +305,12 @@ func (s *Store) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.
 	if err != nil || len(due) == 0 {
 		return nil, err
 	}
+	var late error
 	ended, err := writeEach(ctx, s, "expire leases", due, func(t *verb, due []dueLease) ([]answer[*store.Change], error) {
+		if ago := t.now.Sub(asOf); ago > store.ExpireWithin {
+			late = fmt.Errorf("expire leases: asked %s ago: %w", ago, offpeak.ErrConflict)
+			return make([]answer[*store.Change], len(due)), nil
+		}
 		return s.expire(t, asOf, due)
 	}, refuse)
 	if err != nil {
@@ -317,8 +322,11 @@ func (s *Store) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.
 			out = append(out, *e.v)
 		}
 		if e.err != nil && err == nil {
-			err = fmt.Errorf("expire lease %s: %w", due[i].id, e.err)
+			err = &store.UnendedError{Lease: due[i].id, Cause: e.err}
 		}
+	}
+	if late != nil {
+		err = late
 	}
 	return out, err
 }
@@ -326,12 +334,6 @@ func (s *Store) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.
 // expire ends those of the leases that are still due, in one transaction.
 func (s *Store) expire(t *verb, asOf time.Time, due []dueLease) ([]answer[*store.Change], error) {
 	out := make([]answer[*store.Change], len(due))
-	if late := t.now.Sub(asOf); late > store.ExpireWithin {
-		for i := range out {
-			out[i].err = fmt.Errorf("asked %s ago: %w", late, offpeak.ErrConflict)
-		}
-		return out, nil
-	}
 	at := make(map[offpeak.LeaseID]int, len(due))
 	ids, nodes := make([]string, len(due)), make([]offpeak.NodeID, len(due))
 	for i, l := range due {
