@@ -217,3 +217,57 @@ func TestLastOfTwoDroppers(t *testing.T) {
 		t.Errorf("last = %v and %v, want it said once", a, b)
 	}
 }
+
+// An agent that repeats what was refused, or makes leases up, does not fill the audit.
+func TestStaleReportsLeaveOneAuditRow(t *testing.T) {
+	url := pg.Database(t)
+	s := open(t, url, postgres.Options{})
+	f := storetest.NewFleet(t, s)
+	node := f.Enrol(offpeak.Inventory{CPU: 1000, Memory: offpeak.GiB, Disk: offpeak.GiB})
+	got, err := s.Claim(t.Context(), []store.Claim{f.Ask(f.Submit(), node)})
+	if err != nil || got[0].Err != nil {
+		t.Fatal(got, err)
+	}
+	own := got[0].Lease.ID
+	for i := range 5 {
+		for _, r := range []store.Report{
+			{Node: node, Lease: own, Attempt: 2, Kind: store.ReportRunning},
+			{Node: node, Lease: own, Attempt: 2, Kind: store.ReportFinishing},
+			{Node: node, Lease: offpeak.LeaseID(fmt.Sprint("lease_made_up_", i)), Kind: store.ReportRunning},
+		} {
+			r.Incarnation, r.Seq = "i", int64(1000+i)
+			if _, err := s.Report(t.Context(), r); err == nil {
+				t.Errorf("report of attempt %d of %s was applied", r.Attempt, r.Lease)
+			}
+		}
+	}
+	var rows int
+	if err := plain(t, url).QueryRow(t.Context(), `SELECT count(*) FROM audit WHERE outcome = 'stale'`).Scan(&rows); err != nil || rows != 3 {
+		t.Errorf("%d audit rows, %v; want one for each kind of the lease, and one for all that are made up", rows, err)
+	}
+}
+
+// What shares a transaction is counted one by one.
+func TestStatsCountVerbs(t *testing.T) {
+	s := open(t, pg.Database(t), postgres.Options{})
+	f := storetest.NewFleet(t, s)
+	was, err := s.Job(t.Context(), "", f.Submit())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := s.Stats()
+	const n = 50
+	var all sync.WaitGroup
+	for i := range n {
+		id := offpeak.JobID(fmt.Sprint("job_", i))
+		all.Go(func() {
+			if _, err := s.Submit(context.Background(), store.Op{ID: offpeak.OpID(id), Actor: offpeak.Actor{Account: was.Account}}, store.NewJob{ID: id, Account: was.Account, Spec: was.Spec}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if after := s.Stats(); after.Verbs-before.Verbs != n || after.Commits-before.Commits >= n {
+		t.Errorf("%d verbs in %d commits, want %d in fewer", after.Verbs-before.Verbs, after.Commits-before.Commits, n)
+	}
+}

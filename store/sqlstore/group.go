@@ -29,6 +29,9 @@ type group[Q, A any] struct {
 	mu      sync.Mutex // guards what follows
 	waiting []*member[Q, A]
 	running bool
+	closed  bool
+	// under is the goroutine that does batches, while there are any.
+	under sync.WaitGroup
 }
 
 type member[Q, A any] struct {
@@ -39,19 +42,10 @@ type member[Q, A any] struct {
 
 // do does one thing, in company if there is any.
 func (g *group[Q, A]) do(ctx context.Context, q Q) (A, error) {
-	if g.each {
+	m := &member[Q, A]{q: q, done: make(chan struct{})}
+	if !g.join(ctx, m) {
 		a := g.single(ctx, q)
 		return a.v, a.err
-	}
-	m := &member[Q, A]{q: q, done: make(chan struct{})}
-	g.mu.Lock()
-	g.waiting = append(g.waiting, m)
-	first := !g.running
-	g.running = true
-	g.mu.Unlock()
-	if first {
-		// Nobody's hurry ends what is done for others too; the engine bounds it.
-		go g.batches(context.WithoutCancel(ctx))
 	}
 	select {
 	case <-m.done:
@@ -60,6 +54,30 @@ func (g *group[Q, A]) do(ctx context.Context, q Q) (A, error) {
 		var none A
 		return none, fmt.Errorf("wait for the commit, outcome unknown: %w: %w", offpeak.ErrUnavailable, ctx.Err())
 	}
+}
+
+// join has a member done in the next batch, unless everything is done by itself.
+func (g *group[Q, A]) join(ctx context.Context, m *member[Q, A]) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.each || g.closed {
+		return false
+	}
+	g.waiting = append(g.waiting, m)
+	if !g.running {
+		g.running = true
+		// Nobody's hurry ends what is done for others too; the engine bounds it.
+		g.under.Go(func() { g.batches(context.WithoutCancel(ctx)) })
+	}
+	return true
+}
+
+// close ends batches once those that wait are done. What comes later is done by itself.
+func (g *group[Q, A]) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.under.Wait()
 }
 
 // batches runs until nobody waits.
@@ -152,13 +170,17 @@ func writeEach[Q, A any](ctx context.Context, s *Store, what string, list []Q, f
 // refused leaves nothing to commit.
 func together[Q, A any](s *Store, fn func(t *verb, list []Q) ([]answer[A], error)) func(ctx context.Context, list []Q) ([]answer[A], error) {
 	return func(ctx context.Context, list []Q) ([]answer[A], error) {
-		return transact(ctx, s, func(t *verb) ([]answer[A], error) {
+		answers, err := transact(ctx, s, func(t *verb) ([]answer[A], error) {
 			answers, err := fn(t, list)
 			if err == nil && len(list) == 1 {
 				err = answers[0].err
 			}
 			return answers, err
 		})
+		if err == nil {
+			s.verbs.Add(int64(len(list) - 1)) // one was counted with its transaction
+		}
+		return answers, err
 	}
 }
 
