@@ -307,3 +307,19 @@ func TestOpenRefuses(t *testing.T) {
 		t.Errorf("a newer schema that is for newer hubs: %v", err)
 	}
 }
+
+// waiting counts who waits for a lock in the database of a connection.
+func waiting(t *testing.T, c *pgx.Conn) (n int) {
+	t.Helper()
+	if err := c.QueryRow(t.Context(), `SELECT count(DISTINCT a.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database()`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// waits returns once somebody waits for a lock.
+func waits(t *testing.T, c *pgx.Conn) {
+	t.Helper()
+	for waiting(t, c) == 0 {
+	}
+}

@@ -78,11 +78,6 @@ func code(err error) (string, bool) {
 	return "", false
 }
 
-// broken says that an error is the server's or the connection's, not the verb's.
-func broken(err error) bool {
-	return errors.Is(err, offpeak.ErrStorage) || errors.Is(err, offpeak.ErrUnavailable)
-}
-
 func lostConnection() error { return fmt.Errorf("the connection is lost: %w", offpeak.ErrUnavailable) }
 
 // classify turns what the server and its connection say into the errors of the
@@ -91,7 +86,7 @@ func classify(err error) error {
 	if err == nil {
 		return nil
 	}
-	if broken(err) || errors.Is(err, pgx.ErrNoRows) {
+	if sqlstore.Broken(err) || errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
 	e, ok := errors.AsType[*pgconn.PgError](err)

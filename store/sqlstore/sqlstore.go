@@ -33,6 +33,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"offpeak"
@@ -114,6 +115,9 @@ type Store struct {
 	db  DB
 	cfg Config
 
+	verbs atomic.Int64
+	stale noted
+
 	mu    sync.Mutex                    // guards rand and specs
 	rand  *rand.Rand                    // handed to AfterEnd
 	specs map[offpeak.Hash]offpeak.Spec // specs read lately; they never change
@@ -140,8 +144,17 @@ func (s *Store) Now(ctx context.Context) (time.Time, error) {
 // Backup writes a consistent copy to path.
 func (s *Store) Backup(ctx context.Context, path string) error { return s.db.Backup(ctx, path) }
 
-// Close flushes and closes.
-func (s *Store) Close() error { return s.db.Close() }
+// Close does what waits, flushes and closes.
+func (s *Store) Close() error {
+	s.reporting.close()
+	s.submitting.close()
+	s.assigning.close()
+	return s.db.Close()
+}
+
+// Verbs counts the writing verbs that were done, of which many may have shared a
+// transaction.
+func (s *Store) Verbs() int64 { return s.verbs.Load() }
 
 // write runs one verb: fn decides, and what it wants written is written after it. The result is
 // handed over only when the transaction is durable: after an unknown outcome the
@@ -168,6 +181,7 @@ func transact[T any](ctx context.Context, s *Store, fn func(t *verb) (T, error))
 	if err != nil {
 		return none, err
 	}
+	s.verbs.Add(1)
 	return out, nil
 }
 
