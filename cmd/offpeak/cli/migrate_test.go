@@ -121,9 +121,10 @@ func TestMigrate(t *testing.T) {
 	}
 	h.stop()
 
-	if code, stdout, stderr = once(t, home, back...); code != 0 || !strings.Contains(stdout, "each read back") || !strings.Contains(stdout, "offpeak hub --data") {
+	if code, stdout, stderr = once(t, home, back...); code != 0 || !strings.Contains(stdout, "each read back") || !strings.Contains(stdout, "--data "+filepath.Join(home, "new")+" --blobs '"+shared+"'\n") {
 		t.Fatalf("migrate back: exit code %d: %s%s", code, stdout, stderr)
 	}
+	refusedWith(t, home, 1, "the grid's in "+shared, "hub", "--listen", "127.0.0.1:0", "--data", filepath.Join(home, "new"))
 	serves("--data", filepath.Join(home, "new"), "--blobs", shared).stop()
 
 	elsewhere := pg.Database(t)
@@ -132,7 +133,8 @@ func TestMigrate(t *testing.T) {
 	if code, stdout, stderr = once(t, home, "restore", second, "--data", filepath.Join(home, "third"), "--db", elsewhere, "--blobs", shared); code != 0 || !strings.Contains(stdout, "--db") {
 		t.Fatalf("restore: exit code %d: %s%s", code, stdout, stderr)
 	}
-	serves("--data", filepath.Join(home, "third"), "--db", elsewhere, "--blobs", shared).stop()
+	refusedWith(t, home, 1, "--blobs-moved", "hub", "--listen", "127.0.0.1:0", "--data", filepath.Join(home, "third"), "--db", elsewhere, "--blobs", shared)
+	serves("--data", filepath.Join(home, "third"), "--db", elsewhere, "--blobs", shared, "--blobs-moved").stop()
 	if n := query[int64](t, dial(t, elsewhere), `SELECT count(*) FROM events WHERE type = 'hub.restored'`); n != 1 {
 		t.Errorf("%d events tell of the restore", n)
 	}
