@@ -77,6 +77,9 @@ the file.`,
 			if err := o.validate(); err != nil {
 				return err
 			}
+			if err := o.checkDB(env.Getenv); err != nil {
+				return err
+			}
 			return o.run(cmd.Context(), env)
 		},
 	}
@@ -131,9 +134,6 @@ func (o *hubOptions) validate() error {
 	}
 	if !(o.rate > 0) {
 		return badInput("--rate: %v: is more than 0", o.rate)
-	}
-	if err := o.checkDB(); err != nil {
-		return err
 	}
 	if _, _, err := net.SplitHostPort(o.listen); err != nil {
 		return badInput("--listen: %q: is host:port, for example 127.0.0.1:7070", o.listen)

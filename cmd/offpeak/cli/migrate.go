@@ -67,8 +67,9 @@ To bring a backup into PostgreSQL, see offpeak restore --db.`,
 			context.AfterFunc(ctx, restore) // told again, it goes at once
 			m := &move{env: env, from: source, to: target, blobs: blobs}
 			if err := m.run(ctx); err != nil {
-				if ctx.Err() != nil {
-					err = fmt.Errorf("interrupted: the target is as empty as it was: %w", err)
+				if ctx.Err() != nil && m.moved.Tables == nil {
+					// What an interrupt breaks, such as a connection, says nothing of it.
+					return world.Hint(errors.New("interrupted: the target is as empty as it was, and the source as it was"), "Give the same command again.")
 				}
 				return diskFull(err)
 			}
@@ -104,7 +105,10 @@ func parseHouse(flag, text string) (house, error) {
 		}
 		return house{flag: flag, file: path}, nil
 	}
-	if u, err := url.Parse(text); err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql") {
+	if strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://") {
+		if field := new(offpeak.FieldError); errors.As(postgres.CheckURL(text), &field) {
+			return house{}, badInput("--%s: %s", flag, field.Rule)
+		}
 		return house{flag: flag, url: text}, nil
 	}
 	return house{}, badInput("--%s: is sqlite: and a hub's data folder, or the URL of a PostgreSQL database, for example postgres://offpeak@db.example.org/offpeak", flag)

@@ -57,7 +57,9 @@ says another place. PGPASSWORD and ~/.pgpass are read.`,
 			r.backup = args[0]
 			if r.db != "" {
 				var err error
-				if r.target, err = parseHouse("db", r.db); err != nil || r.target.url == "" {
+				if r.target, err = parseHouse("db", r.db); err != nil && strings.HasPrefix(r.db, "postgres") {
+					return err
+				} else if err != nil || r.target.url == "" {
 					return badInput("--db: is the URL of a PostgreSQL database, for example postgres://offpeak@db.example.org/offpeak")
 				}
 			}
