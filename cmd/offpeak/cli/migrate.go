@@ -185,6 +185,9 @@ func (m *move) toPostgres(ctx context.Context) error {
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
 		return badInput("--from: there is no database at %s", path)
 	}
+	if err := sqlite.Examine(path); err != nil {
+		return fmt.Errorf("--from: %w", err)
+	}
 	if !sqlite.Served(path) {
 		return world.Hint(badInput("--from: no hub has had %s in its data folder: it is a backup", path),
 			"Bring it back as what it is: `offpeak restore "+m.from.folder()+" --db URL`.")
@@ -258,9 +261,21 @@ func (m *move) toSQLite(ctx context.Context) error {
 	} else if !there {
 		return badInput("--from: the database holds no grid")
 	}
+	if err := moving.Unattended(ctx, source); err != nil {
+		return err
+	}
+	_, err = os.Stat(m.to.folder())
+	made := errors.Is(err, fs.ErrNotExist)
 	if err := os.MkdirAll(m.to.folder(), 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w", err)
 	}
+	defer func() {
+		if made && m.moved.Tables == nil {
+			// Whatever cannot go now is no hub's state.
+			_ = os.Remove(m.to.file + ".lock")
+			_ = os.Remove(m.to.folder())
+		}
+	}()
 	if m.moved.Tables, err = moving.ToSQLite(ctx, source, m.to.file, m.progress()); err != nil {
 		return err
 	}

@@ -76,6 +76,12 @@ func TestMigrate(t *testing.T) {
 	refusedWith(t, home, 2, "both SQLite", "migrate", "--from", "sqlite:"+folder, "--to", "sqlite:"+folder)
 	refusedWith(t, home, 2, "pg_dump", "migrate", "--from", url, "--to", url)
 	refusedWith(t, home, 2, "no database", "migrate", "--from", "sqlite:"+t.TempDir(), "--to", url)
+	garbage := t.TempDir()
+	if err := os.WriteFile(filepath.Join(garbage, "offpeak.db"), []byte(strings.Repeat("garbage", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refusedWith(t, home, 1, "not an SQLite database", "migrate", "--from", "sqlite:"+garbage, "--to", url)
+	refusedWith(t, home, 1, "not an SQLite database", "restore", garbage, "--data", filepath.Join(home, "new"))
 	refusedWith(t, home, 2, "offpeak restore", "migrate", "--from", "sqlite:"+backup, "--to", url)
 	refusedWith(t, home, 2, "holds no grid", "migrate", "--from", url, "--to", "sqlite:"+filepath.Join(home, "new"))
 	refusedWith(t, home, 2, "holds a hub's state", "migrate", "--from", url, "--to", "sqlite:"+folder)
@@ -114,7 +120,10 @@ func TestMigrate(t *testing.T) {
 	}
 	h = serves("--data", filepath.Join(home, "second"), "--db", url, "--blobs", shared)
 	back := []string{"migrate", "--from", url, "--to", "sqlite:" + filepath.Join(home, "new")}
-	refusedWith(t, home, 1, "at work", back...)
+	refusedWith(t, home, 1, "error: hub hub_", back...)
+	if _, err := os.Lstat(filepath.Join(home, "new")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a move that was refused leaves a data folder: %v", err)
+	}
 	second := filepath.Join(home, "backup2")
 	if code, _, stderr := once(t, home, "backup", second); code != 0 {
 		t.Fatalf("backup: %s", stderr)

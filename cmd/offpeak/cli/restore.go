@@ -112,6 +112,9 @@ func (r *restoring) restore(ctx context.Context) (where string, err error) {
 	if _, err := os.Stat(backup); err != nil {
 		return "", badInput("%s is no backup: %w", r.backup, err)
 	}
+	if err := sqlite.Examine(backup); err != nil {
+		return "", fmt.Errorf("look at the backup: %w", err)
+	}
 	var target *postgres.Store
 	if r.db != "" {
 		if target, err = r.target.openEmpty(ctx); err != nil {
