@@ -36,6 +36,8 @@ type circle struct {
 	// alone says that the store is of one hub.
 	alone  atomic.Bool
 	joined bool
+	// grid is the id of the grid it joined.
+	grid string
 
 	mu sync.Mutex // guards what follows
 	// until is when this hub's lead ends, by its own clock, counted from before it
@@ -84,7 +86,7 @@ func (h *Hub) Join(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("join the grid: %w", err)
 	}
-	h.circle.joined = true
+	h.circle.joined, h.circle.grid = true, a.Grid
 	h.circle.alone.Store(a.Alone)
 	h.circle.take(a, time.Time{})
 	if a.Others == 0 {
@@ -102,6 +104,9 @@ func (h *Hub) Join(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Grid is the id of the grid that the hub has joined.
+func (h *Hub) Grid() string { return h.circle.grid }
 
 // take notes what the hub learned when it attended, and says whether it leads
 // newly.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -16,9 +17,12 @@ type Hubs interface {
 	// lead 0 asks for none. A hub whose blobs lie elsewhere than the grid's, which
 	// the first hub says, is refused with a *BlobsElsewhereError.
 	Attend(ctx context.Context, hub offpeak.Hub, lead time.Duration) (Attendance, error)
-	// MoveBlobs says that the grid's blobs lie in another place from now on, to
-	// which somebody has copied them. ErrConflict: another hub is at work.
-	MoveBlobs(ctx context.Context, hub offpeak.HubID, to string) error
+	// MoveBlobs says that the grid's blobs lie in another place from now on, which a
+	// person calls at, and to which somebody has copied them. ErrConflict: another
+	// hub is at work.
+	MoveBlobs(ctx context.Context, hub offpeak.HubID, to, at string) error
+	// Place says which grid it is, and where its blobs lie.
+	Place(ctx context.Context) (Place, error)
 	// Leave says that a hub goes: its lead is free at once.
 	Leave(ctx context.Context, hub offpeak.HubID) error
 	// Hubs lists the hubs that were at work in the last day, the newest first.
@@ -40,8 +44,21 @@ const MostTold = 7000
 // AliveFor is how long after it attended a hub counts as being at work.
 const AliveFor = 3 * time.Second
 
+// Place is what tells a grid from its copies. All of it is "" before the first hub
+// has attended.
+type Place struct {
+	// Grid is the grid's id. It stays when the rows move to another engine, and a
+	// restored copy gets another.
+	Grid string
+	// Blobs is where its blobs lie, as hubs compare it; BlobsAt is what --blobs says
+	// of that, "" for a data folder.
+	Blobs, BlobsAt string
+}
+
 // Attendance is what a hub learns when it attends.
 type Attendance struct {
+	// Grid is the grid's id.
+	Grid string
 	// Alone says that the store is of one hub, which leads for ever.
 	Alone bool
 	// Others counts the other hubs at work.
@@ -56,12 +73,13 @@ type Attendance struct {
 
 // BlobsElsewhereError says that a hub's blobs are not the grid's.
 type BlobsElsewhereError struct {
-	// Here and There say where the hub's and the grid's blobs lie.
-	Here, There string
+	// Here and There say where the hub's and the grid's blobs lie, At how a person
+	// names the grid's place, if it is known.
+	Here, There, At string
 }
 
 func (e *BlobsElsewhereError) Error() string {
-	return "this hub's blobs lie in " + e.Here + ", the grid's in " + e.There + ": all hubs of a grid use one place, see --blobs"
+	return "this hub's blobs lie in " + e.Here + ", the grid's in " + cmp.Or(e.At, e.There) + ": all hubs of a grid use one place, see --blobs"
 }
 
 // Unwrap makes errors.Is(e, offpeak.ErrConflict) true.

@@ -121,7 +121,7 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 func config(url string) (*pgxpool.Config, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, &offpeak.FieldError{Field: "db", Rule: "is a PostgreSQL URL, for example postgres://offpeak@db.example.org/offpeak"}
+		return nil, &offpeak.FieldError{Field: "db", Rule: "is a PostgreSQL URL: " + misread(err)}
 	}
 	if !hasPoolSize(url) {
 		cfg.MaxConns = mostConns
