@@ -95,7 +95,16 @@ func BenchmarkHalfLoad(b *testing.B) {
 	f.do(order{Load: &load}) // warm everything up
 	load.Jobs = 20 * perSecond
 	for b.Loop() {
+		before := c.metrics()
+		hubs, database := c.used()
 		report(b, f.do(order{Load: &load}))
+		h, db := c.used()
+		n := float64(load.Jobs) * 1e6
+		b.ReportMetric(float64(h-hubs)/n, "ms-hub/job")
+		b.ReportMetric(float64(db-database)/n, "ms-db/job")
+		after := c.metrics()
+		b.ReportMetric((after["store_commits_total"]-before["store_commits_total"])/float64(load.Jobs), "commits/job")
+		b.ReportMetric((after["claim_batch_size_sum"]-before["claim_batch_size_sum"])/(after["claim_batch_size_count"]-before["claim_batch_size_count"]), "claims/batch")
 	}
 	b.ReportMetric(perSecond, "jobs/s")
 	b.ReportMetric(0, "ns/op")

@@ -46,6 +46,7 @@ func (h *Hub) dispatch(ctx context.Context) error {
 			}
 			return nil
 		}
+		h.takeHints(ctx)
 		end := h.writes.Begin()
 		batch, due := h.match(h.env.Now())
 		if len(batch) > 0 {

@@ -208,8 +208,11 @@ func (h *Hub) commitBeats(ctx context.Context, batch []*beat) {
 			b.result = results[i]
 			b.err = b.result.Err
 		}
-		if b.err == nil {
+		switch {
+		case b.err == nil:
 			h.beaten(b)
+		case err == nil && !errors.Is(b.err, offpeak.ErrUnknownNode) && !errors.Is(b.err, offpeak.ErrStaleSession):
+			h.env.Log.Warn("a heartbeat can't be applied", "node", b.in.Node, "err", b.err)
 		}
 		close(b.done)
 	}

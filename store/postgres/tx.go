@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -160,7 +161,7 @@ func (t *tx) Sub(fn func() error) error {
 		_, err = t.Exec(`RELEASE SAVEPOINT ` + name)
 		return err
 	}
-	if broken(err) {
+	if sqlstore.Broken(err) {
 		return err
 	}
 	if _, undo := t.Exec(`ROLLBACK TO SAVEPOINT ` + name); undo != nil {
@@ -169,14 +170,42 @@ func (t *tx) Sub(fn func() error) error {
 	return err
 }
 
-// bound are arguments as the server takes them: its texts hold no zero byte.
+// bound are arguments as the server takes them: its texts are UTF-8 and hold no
+// zero byte. An id that is neither is thus one that nothing has.
 func bound(args []any) []any {
 	for i, a := range args {
-		if s, ok := a.(string); ok && strings.IndexByte(s, 0) >= 0 {
-			args[i] = strings.ReplaceAll(s, "\x00", "\uFFFD")
+		switch v := a.(type) {
+		case string:
+			if clean := text(v); clean != v {
+				args[i] = clean
+			}
+		case []string:
+			args[i] = cleaned(v)
 		}
 	}
 	return args
+}
+
+// text is a text as the server takes it.
+func text(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// cleaned are texts as the server takes them. The given list is the caller's and
+// stays as it is.
+func cleaned(list []string) []string {
+	out := list
+	for i, s := range list {
+		clean := text(s)
+		if clean == s {
+			continue
+		}
+		if &out[0] == &list[0] {
+			out = slices.Clone(list)
+		}
+		out[i] = clean
+	}
+	return out
 }
 
 // classified are rows of which every error is the contract's.

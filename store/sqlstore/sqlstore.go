@@ -33,6 +33,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"offpeak"
@@ -101,8 +102,8 @@ type Config struct {
 	Hub offpeak.HubID
 	// Rand jitters the pauses between attempts.
 	Rand *rand.Rand
-	// Together has reports and submissions that wait done together, for an engine
-	// that does not group them itself.
+	// Together has reports, submissions and reads of assignments that wait done
+	// together, for an engine that does not group them itself.
 	Together bool
 	// Unguarded has claims lock the job alone and write the node as they read it
 	// without. Tests only: it shows what the lock and the guard on the node prevent.
@@ -114,12 +115,16 @@ type Store struct {
 	db  DB
 	cfg Config
 
+	verbs atomic.Int64
+	stale noted
+
 	mu    sync.Mutex                    // guards rand and specs
 	rand  *rand.Rand                    // handed to AfterEnd
 	specs map[offpeak.Hash]offpeak.Spec // specs read lately; they never change
 
 	reporting  group[store.Report, store.Change]
 	submitting group[submission, offpeak.Job]
+	assigning  group[offpeak.NodeID, holding]
 }
 
 // New returns a store over db, whose schema is in place.
@@ -127,6 +132,7 @@ func New(db DB, cfg Config) *Store {
 	s := &Store{db: db, cfg: cfg, rand: cfg.Rand, specs: map[offpeak.Hash]offpeak.Spec{}}
 	s.reporting.each, s.reporting.run = !cfg.Together, together(s, s.reports)
 	s.submitting.each, s.submitting.run = !cfg.Together, together(s, s.submissions)
+	s.assigning.each, s.assigning.run = !cfg.Together, s.assignments
 	return s
 }
 
@@ -138,8 +144,17 @@ func (s *Store) Now(ctx context.Context) (time.Time, error) {
 // Backup writes a consistent copy to path.
 func (s *Store) Backup(ctx context.Context, path string) error { return s.db.Backup(ctx, path) }
 
-// Close flushes and closes.
-func (s *Store) Close() error { return s.db.Close() }
+// Close does what waits, flushes and closes.
+func (s *Store) Close() error {
+	s.reporting.close()
+	s.submitting.close()
+	s.assigning.close()
+	return s.db.Close()
+}
+
+// Verbs counts the writing verbs that were done, of which many may have shared a
+// transaction.
+func (s *Store) Verbs() int64 { return s.verbs.Load() }
 
 // write runs one verb: fn decides, and what it wants written is written after it. The result is
 // handed over only when the transaction is durable: after an unknown outcome the
@@ -166,6 +181,7 @@ func transact[T any](ctx context.Context, s *Store, fn func(t *verb) (T, error))
 	if err != nil {
 		return none, err
 	}
+	s.verbs.Add(1)
 	return out, nil
 }
 
