@@ -55,6 +55,7 @@ bench: build ## measure what docs/performance.md claims (about 30 minutes)
 	go test -run '^$$' -bench 'Idle|Heartbeats|Queue|Streams' -benchtime 1x -timeout 30m ./bench
 	go test -run '^$$' -bench 'Cycle|HalfLoad' -benchtime 1x -timeout 10m ./bench
 	go test -run '^$$' -bench Connected -benchtime 1x -timeout 20m ./bench
+	go test -run '^$$' -bench 'Cheapest|AskChange' -benchtime 1x -timeout 20m ./bench
 
 .PHONY: generate
 generate: ## rewrite golden files and generated documents
