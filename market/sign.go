@@ -114,13 +114,12 @@ func newQuestion(r *offpeak.Requirements, account offpeak.AccountID, driver stri
 	}
 	q.need.amounts(offpeak.Resources{CPU: r.CPU, Memory: r.Memory, Disk: r.Disk}, len(r.GPUs))
 	for k, v := range r.Where {
-		switch {
-		case v == "": // also who has no such label
-		default:
-			q.need.name(k, v)
-			if k == "region" {
-				q.need.traits |= regionBit(v) << regionBits
-			}
+		if v == "" {
+			continue // also who has no such label
+		}
+		q.need.name(k, v)
+		if k == "region" {
+			q.need.traits |= regionBit(v) << regionBits
 		}
 	}
 	var own signature
