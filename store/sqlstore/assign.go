@@ -69,8 +69,9 @@ type assigned struct {
 func (s *Store) readWork(ctx context.Context, live []*assigned) error {
 	var more []*assigned
 	for _, l := range live {
-		known := false
-		if l.work, known = s.recent(l.spec); !known || l.checkpoints {
+		var known bool
+		l.work, known = s.recent(l.spec)
+		if !known || l.checkpoints {
 			more = append(more, l)
 		}
 	}
