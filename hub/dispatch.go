@@ -239,6 +239,15 @@ func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 	}
 	h.metrics.conflicts.Inc()
 	h.env.Log.Debug("claim lost", "job", a.claim.Job, "attempt", a.claim.Attempt, "node", a.claim.Node, "err", err)
+	const oftenEnough = 3
+	if errors.Is(err, store.ErrInHand) && a.item.lost < oftenEnough {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.fleet.Release(a.claim.Node, a.claim.Lease)
+		h.freed[a.claim.Node] = struct{}{}
+		h.queue.repause(a.item.queued(), asks, bump(a.item.lost), h.env.Now())
+		return
+	}
 	q, again := h.requeued(ctx, a.item)
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -109,6 +109,33 @@ func TestOffersWhileEventsWait(t *testing.T) {
 	end()
 }
 
+// A job that one hub took in is matched by another, and its node's agent told by the
+// first, while no event of either can be read yet.
+func TestJobsWhileEventsWait(t *testing.T) {
+	l := newLate(t, hub.Config{Interval: 20 * time.Second, Tick: time.Minute, Timeout: 3 * time.Minute, Offer: 2 * time.Minute})
+	cursor := l.newest()
+	a := l.lead.joinWith("a", 2000)
+	l.followed(cursor, "node.online")
+	changed, stop := l.other.hub.Watch(a.id)
+	defer stop()
+	<-changed // a watch begins with a token
+	end := l.hold()
+	defer end()
+	// The first may be found by the comparison with the store that follows a start;
+	// the next one of those is minutes away.
+	for range 2 {
+		id := l.other.submit(small())
+		select {
+		case <-changed:
+		case <-time.After(time.Minute):
+			t.Fatal("the agent's hub was told of nothing")
+		}
+		if j := l.other.job(id); j.State != offpeak.JobLeased {
+			t.Errorf("the job is %s", j.State)
+		}
+	}
+}
+
 // What a hub did to a node is newer than what it hears later of another hub's doing
 // before.
 func TestOldNewsOfANode(t *testing.T) {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"offpeak"
@@ -115,6 +116,10 @@ type Claimed struct {
 	Change
 	Err error
 }
+
+// ErrInHand refuses a claim whose job or node somebody else changes at the moment:
+// nothing is known of it, and it may go through when it is made again.
+var ErrInHand = errors.New("somebody has it in hand")
 
 // Assignment is a lease with what an agent needs to run it.
 type Assignment struct {

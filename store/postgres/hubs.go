@@ -171,7 +171,11 @@ func (s *Store) Tell(ctx context.Context, text string) error {
 		return fmt.Errorf("tell hubs: %w", err)
 	}
 	defer c.Release()
-	if _, err := c.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, text); err != nil {
+	b := &pgx.Batch{}
+	// What may be lost need not be on the disk before it is told.
+	b.Queue(`SET LOCAL synchronous_commit = off`)
+	b.Queue(`SELECT pg_notify($1, $2)`, channel, text)
+	if err := c.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("tell hubs: %w", classify(err))
 	}
 	return nil

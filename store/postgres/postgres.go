@@ -248,10 +248,29 @@ func (d *db) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 
 // Read runs fn over a snapshot.
 func (d *db) Read(ctx context.Context, fn func(tx sqlstore.Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, readFor)
-	defer cancel()
+	return d.reading(ctx, func(c *pgx.Conn) (bool, error) { return d.read(ctx, c, fn) })
+}
+
+// Glance runs queries over a snapshot.
+func (d *db) Glance(ctx context.Context, list ...sqlstore.Look) (m sqlstore.Moment, err error) {
+	err = d.reading(ctx, func(c *pgx.Conn) (bool, error) {
+		t := &tx{ctx: ctx, c: c, db: d}
+		err := t.glance(list)
+		m = sqlstore.Moment{Now: t.now, Horizon: t.Horizon()}
+		return t.began, err
+	})
+	return m, err
+}
+
+// reading has something read on a connection, which says whether it had begun.
+func (d *db) reading(ctx context.Context, fn func(c *pgx.Conn) (began bool, err error)) error {
 	for try := 0; ; try++ {
-		began, err := d.read(ctx, fn)
+		c, err := d.acquire(ctx)
+		if err != nil {
+			return err
+		}
+		began, err := fn(c.Conn())
+		c.Release()
 		// A connection that had died before it was used is no reason to fail.
 		if err == nil || began || try > 0 || ctx.Err() != nil || !errors.Is(err, offpeak.ErrUnavailable) {
 			return err
@@ -259,13 +278,10 @@ func (d *db) Read(ctx context.Context, fn func(tx sqlstore.Tx) error) error {
 	}
 }
 
-func (d *db) read(ctx context.Context, fn func(tx sqlstore.Tx) error) (began bool, err error) {
-	c, err := d.acquire(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer c.Release()
-	t := &tx{ctx: ctx, c: c.Conn(), db: d}
+func (d *db) read(ctx context.Context, c *pgx.Conn, fn func(tx sqlstore.Tx) error) (began bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readFor)
+	defer cancel()
+	t := &tx{ctx: ctx, c: c, db: d}
 	if err := t.begin(beginRead, readTime); err != nil {
 		return false, err
 	}

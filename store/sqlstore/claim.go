@@ -50,7 +50,7 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 	j, n := t.rows.jobs[c.Job], t.rows.nodes[c.Node]
 	switch {
 	case j == nil:
-		return store.Change{}, errors.New("it is not there, or somebody has it in hand")
+		return store.Change{}, fmt.Errorf("it is not there, or %w", store.ErrInHand)
 	case j.State != offpeak.JobQueued || j.Attempt != c.Attempt-1:
 		return store.Change{}, fmt.Errorf("it is %s with attempt %d", j.State, j.Attempt)
 	case j.NotBefore != nil && j.NotBefore.After(t.now):
@@ -60,7 +60,7 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 	case t.rows.used[c.Lease]:
 		return store.Change{}, errors.New("the lease id was used before")
 	case n == nil:
-		return store.Change{}, fmt.Errorf("node %s is not there, or somebody has it in hand", c.Node)
+		return store.Change{}, fmt.Errorf("node %s is not there, or %w", c.Node, store.ErrInHand)
 	case !n.ready():
 		return store.Change{}, fmt.Errorf("node %s is not ready", c.Node)
 	}

@@ -448,15 +448,17 @@ func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
 
 // Waiting returns those of the jobs that are queued.
 func (s *Store) Waiting(ctx context.Context, jobs []offpeak.JobID) ([]store.Queued, error) {
-	return read(ctx, s, "read queued jobs", func(t *verb) (out []store.Queued, err error) {
-		r := newQueueReader()
-		err = t.each(selectQueued+` AND j.id = ANY($1) ORDER BY j.priority DESC, j.seq`, []any{texts(jobs)}, func(rows Rows) error {
-			q, err := r.scan(rows)
-			out = append(out, q)
-			return err
-		})
-		return out, err
-	})
+	r := newQueueReader()
+	var out []store.Queued
+	_, err := s.db.Glance(ctx, Look{selectQueued + ` AND j.id = ANY($1) ORDER BY j.priority DESC, j.seq`, []any{texts(jobs)}, func(rows Rows) error {
+		q, err := r.scan(rows)
+		out = append(out, q)
+		return err
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("read queued jobs: %w", err)
+	}
+	return out, nil
 }
 
 // Queue walks over all queued jobs.

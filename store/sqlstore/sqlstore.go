@@ -47,6 +47,9 @@ type DB interface {
 	Write(ctx context.Context, fn func(tx Tx) error) error
 	// Read runs fn over one consistent snapshot.
 	Read(ctx context.Context, fn func(tx Tx) error) error
+	// Glance runs queries over one consistent snapshot, in one round trip where the
+	// engine can, and says when it was.
+	Glance(ctx context.Context, list ...Look) (Moment, error)
 	// Backup writes a consistent copy to path, which must not exist.
 	Backup(ctx context.Context, path string) error
 	Close() error
@@ -79,6 +82,12 @@ type Tx interface {
 	Lock(query string, args ...any) error
 	// Sub runs fn so that an error undoes what fn did and nothing else.
 	Sub(fn func() error) error
+}
+
+// Moment is when something was read: what Now and Horizon of its transaction were.
+type Moment struct {
+	Now     time.Time
+	Horizon int64
 }
 
 // Look is one query, and what takes each of its rows.
