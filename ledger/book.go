@@ -117,7 +117,7 @@ const (
 	KindDeposit Kind = "deposit"
 	// KindPayout takes money out: available, fee or rounding → payouts.
 	KindPayout Kind = "payout"
-	// KindReturn gives back a payout that did not arrive: payouts → where it came from.
+	// KindReturn gives back a payout that did not arrive: payouts → available.
 	KindReturn Kind = "payout_returned"
 	// KindHold sets money aside for a lease: available → held.
 	KindHold Kind = "hold"
@@ -226,8 +226,8 @@ func (t Transaction) form(bad func(string, ...any) error) error {
 			return bad("a payout moves money from an available, fee or rounding account to payouts")
 		}
 	case KindReturn:
-		if !pair(is(PartPayouts), is(PartAvailable, PartFee, PartRounding)) {
-			return bad("a returned payout moves money from payouts to an available, fee or rounding account")
+		if !pair(is(PartPayouts), is(PartAvailable)) {
+			return bad("a returned payout moves money from payouts to one account's available")
 		}
 	case KindHold:
 		if !pair(is(PartAvailable), is(PartHeld)) || t.Entries[0].Account.Of != t.Entries[1].Account.Of {
@@ -343,11 +343,11 @@ func (b *Book) Balances() []Balance {
 	for a, m := range b.balances {
 		out = append(out, Balance{Account: a, Amount: m})
 	}
-	slices.SortFunc(out, func(x, y Balance) int {
-		return strings.Compare(x.Account.String(), y.Account.String())
-	})
+	slices.SortFunc(out, func(x, y Balance) int { return compareAccounts(x.Account, y.Account) })
 	return out
 }
+
+func compareAccounts(a, b Account) int { return strings.Compare(a.String(), b.String()) }
 
 func printable(s string, most int) bool {
 	if s == "" || len(s) > most {

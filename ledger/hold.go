@@ -151,6 +151,9 @@ func SettleID(lease offpeak.LeaseID) TransactionID {
 // (a *FundsError) where not even the shortest time worth running is covered, so
 // that the claim is refused, and a *RangeError for a price, limit or rule out of bounds.
 func Open(l Lease, r Rules, f Funds, now time.Time, price offpeak.Price) (Lease, []Transaction, Verdict, error) {
+	if l.ID == "" || l.Job == "" || l.Payer == "" || l.Owner == "" {
+		return l, nil, Verdict{}, &offpeak.FieldError{Field: "lease", Value: string(l.ID), Rule: "has an id, a job, a payer and an owner"}
+	}
 	if err := r.Validate(); err != nil {
 		return l, nil, Verdict{}, err
 	}

@@ -85,6 +85,18 @@ func PayoutReturned(m Movement, at time.Time) (Transaction, error) {
 	return moving(KindReturn, m, at, Grid(PartPayouts), Available(m.Account))
 }
 
+// GridPayout takes what the operator earned, or what rounding left, out of the
+// grid: part is PartFee or PartRounding. It returns the errors of
+// Movement.Validate, and a *FormError for every other part.
+func GridPayout(part Part, external string, amount offpeak.MicroCredits, at time.Time) (Transaction, error) {
+	m := Movement{External: external, Account: offpeak.AccountID(Grid(part).String()), Amount: amount}
+	t, err := moving(KindPayout, m, at, Grid(part), Grid(PartPayouts))
+	if err != nil {
+		return t, err
+	}
+	return t, t.Validate()
+}
+
 func moving(kind Kind, m Movement, at time.Time, from, to Account) (Transaction, error) {
 	if err := m.Validate(); err != nil {
 		return Transaction{}, err
