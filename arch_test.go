@@ -28,6 +28,7 @@ var rooms = []struct {
 	{"placement", []string{"."}, "placement is pure; it never sees the market, both speak of offers and quotes"},
 	{"market", []string{"."}, "the market is pure and knows nothing of routing"},
 	{"ledger", []string{"."}, "the ledger is pure and knows nothing of who asks it"},
+	{"ledger/csvbatch", []string{".", "ledger"}, "a payment adapter carries what the ledger recorded; the ledger knows no adapter"},
 	{"store", []string{"."}, "the contract knows no engine"},
 	{"store/sqlstore", []string{".", "store"}, "the body both engines share knows neither"},
 	{"store/sqlite", []string{".", "store", "store/sqlstore"}, "an engine knows the contract and the shared body"},

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -49,6 +50,29 @@ type Batch struct {
 	Direction Direction  `json:"direction"`
 	At        time.Time  `json:"at"`
 	Movements []Movement `json:"movements"`
+}
+
+// Transactions returns what a batch is in the ledger, a transaction a movement,
+// in its order. It returns the errors of Movement.Validate, and no transaction
+// unless all are valid.
+func (b Batch) Transactions(at time.Time) ([]Transaction, error) {
+	as := Deposit
+	switch b.Direction {
+	case DirectionDeposits:
+	case DirectionPayouts:
+		as = Payout
+	default:
+		return nil, &offpeak.FieldError{Field: "direction", Value: string(b.Direction), Rule: "is deposits or payouts"}
+	}
+	out := make([]Transaction, 0, len(b.Movements))
+	for i, m := range b.Movements {
+		t, err := as(m, at)
+		if err != nil {
+			return nil, fmt.Errorf("movement %d: %w", i+1, err)
+		}
+		out = append(out, t)
+	}
+	return out, nil
 }
 
 // Payments carries money between the grid and the world. It works on bytes:
