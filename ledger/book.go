@@ -257,7 +257,7 @@ func (t Transaction) form(bad func(string, ...any) error) error {
 // *ConflictError where they are not. The time is not compared: a retry comes
 // later.
 func (t Transaction) Again(stored Transaction) error {
-	field := ""
+	var field string
 	switch {
 	case t.Kind != stored.Kind:
 		field = "kind"

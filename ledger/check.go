@@ -304,11 +304,12 @@ func (c *checker) terms(f LeaseFacts, t *tally) (right bool) {
 	var paid offpeak.MicroCredits
 	for i, term := range l.Terms {
 		costs, err := Charge(term.Price, term.Paid)
-		fits := true
-		if paid, fits = add(paid, costs); err != nil || !fits {
+		sum, fits := add(paid, costs)
+		if err != nil || !fits {
 			bad(FindTerms, "has a term %d whose paid time has no price: %d ms at %s", term.N, term.Paid, term.Price)
 			return right
 		}
+		paid = sum
 		if term.N != i+1 || term.Metered < 0 || term.Metered > MaxMillis {
 			bad(FindTerms, "has %d ms in term %d, which is the one at place %d", term.Metered, term.N, i+1)
 			return right

@@ -9,7 +9,8 @@ import (
 	"offpeak"
 )
 
-// ErrFunds: the account's balance or the job's budget does not cover this.
+// ErrFunds says that the account's balance or the job's budget does not cover
+// what was asked.
 var ErrFunds = errors.New("not enough funds")
 
 // RangeError says that a number is outside the bounds of its kind.

@@ -61,7 +61,7 @@ const (
 	currency = "credits"
 )
 
-// ErrSignature: the bytes were not signed with the key that is trusted.
+// ErrSignature says that the bytes were not signed with the key that is trusted.
 var ErrSignature = errors.New("the signature is not that of the trusted key over these bytes")
 
 // RowError says which row of a batch breaks which rule.
