@@ -332,6 +332,36 @@ func TestEveryEndIsCharged(t *testing.T) {
 	}
 }
 
+// TestLateStep: a hub that was down finds that more ran than was paid for. It
+// holds for that as far as the money goes, and charges no more, by every rule.
+func TestLateStep(t *testing.T) {
+	t.Parallel()
+	l, _, _, err := ledger.Open(ask("lease_1", time.Hour), quick(), ledger.Funds{Available: 13_000}, start, perSecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := start.Add(14 * time.Second)
+	rest := ledger.Funds{Available: 3_000}
+	extended, list, v, err := l.Extend(quick(), rest, at, 14_000)
+	if err != nil || len(list) != 1 || extended.Held != 13_000 || v.Stop != offpeak.EndBudgetSpent || !v.PaidUntil.Equal(start.Add(13*time.Second)) {
+		t.Fatalf("%v %+v %v", list, v, err)
+	}
+	for _, reason := range []offpeak.EndReason{offpeak.EndBudgetSpent, offpeak.EndNodeLost} {
+		_, _, lines, err := extended.Settle(ledger.Ending{Reason: reason, Metered: 14_000, Kept: 14_000, At: at})
+		if err != nil || lines[0].Term.Metered != 14_000 || lines[0].Billed != 13_000 || lines[0].Charged != 13_000 {
+			t.Errorf("%s: %+v %v", reason, lines, err)
+		}
+	}
+	renewed, list, v, err := l.Renew(quick(), rest, at, 14_000, perSecond)
+	if err != nil || len(list) != 1 || renewed.Held != 13_000 || len(renewed.Terms) != 1 || !v.PaidUntil.Equal(start.Add(13*time.Second)) || !v.Renew {
+		t.Errorf("renewed: %v %+v %v", list, v, err)
+	}
+	renewed, list, _, err = l.Renew(quick(), ledger.Funds{Available: 7_000}, at, 14_000, perSecond)
+	if err != nil || len(list) != 2 || renewed.Held != 17_000 || len(renewed.Terms) != 2 || renewed.Terms[0].Paid != 14_000 {
+		t.Errorf("renewed with a little more: %v %+v %v", list, renewed, err)
+	}
+}
+
 // TestPriceZeroMeetsNoMoney: a grid of friends has no transactions.
 func TestPriceZeroMeetsNoMoney(t *testing.T) {
 	t.Parallel()
