@@ -170,54 +170,6 @@ func (t *verb) release(n *lockedNode, l *lease) {
 // touched raises a node's revision because what it should hold changed.
 func (t *verb) touched(n *lockedNode) { t.reserve(n, 0, 0, 0) }
 
-// Assignments returns what a node should hold.
-func (s *Store) Assignments(ctx context.Context, id offpeak.NodeID) (int64, []store.Assignment, error) {
-	type held struct {
-		revision int64
-		list     []store.Assignment
-	}
-	h, err := read(ctx, s, "read assignments of node "+string(id), func(t *verb) (h held, err error) {
-		var incarnation offpeak.Incarnation
-		if err := t.row(`SELECT revision, incarnation FROM nodes WHERE id = $1 AND removed_at = 0`, []any{string(id)}, &h.revision, &incarnation); err != nil {
-			if errors.Is(err, offpeak.ErrNotFound) {
-				err = offpeak.ErrUnknownNode
-			}
-			return h, err
-		}
-		type row struct {
-			lease
-			spec        offpeak.Hash
-			checkpoints bool
-		}
-		var live []*row
-		if err := t.each(`SELECT `+leaseColumns+`, (SELECT spec FROM jobs WHERE jobs.id = leases.job), EXISTS (SELECT 1 FROM checkpoints WHERE checkpoints.job = leases.job)
-			FROM leases WHERE node = $1 AND `+liveLease+` ORDER BY offered_at, id`, []any{string(id)}, func(rows Rows) error {
-			l := &row{}
-			live = append(live, l)
-			return l.scan(rows, &l.spec, &l.checkpoints)
-		}); err != nil {
-			return h, err
-		}
-		for _, l := range live {
-			a := store.Assignment{Lease: l.Lease, Taken: l.unheard() && l.acceptedIncarnation == incarnation}
-			if l.State == offpeak.LeaseOffered {
-				a.Left = max(0, l.ExpiresAt.Sub(t.now))
-			}
-			if a.Spec, err = s.spec(t, l.spec); err != nil {
-				return h, err
-			}
-			if l.checkpoints {
-				if a.Checkpoints, err = t.checkpoints(l.Job); err != nil {
-					return h, err
-				}
-			}
-			h.list = append(h.list, a)
-		}
-		return h, nil
-	})
-	return h.revision, h.list, err
-}
-
 // Stop asks a live lease to go.
 func (s *Store) Stop(ctx context.Context, id offpeak.LeaseID, reason offpeak.EndReason) (store.Change, error) {
 	if _, known := offpeak.EndOf(reason); !known {

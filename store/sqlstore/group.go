@@ -16,7 +16,7 @@ type answer[A any] struct {
 }
 
 // mostTogether bounds a batch, so that the first is not answered last.
-const mostTogether = 64
+const mostTogether = 256
 
 // group does what comes while a batch is under way together, as the next batch:
 // for an engine on which every transaction is a wait of its own.

@@ -101,8 +101,8 @@ type Config struct {
 	Hub offpeak.HubID
 	// Rand jitters the pauses between attempts.
 	Rand *rand.Rand
-	// Together has reports and submissions that wait done together, for an engine
-	// that does not group them itself.
+	// Together has reports, submissions and reads of assignments that wait done
+	// together, for an engine that does not group them itself.
 	Together bool
 	// Unguarded has claims lock the job alone and write the node as they read it
 	// without. Tests only: it shows what the lock and the guard on the node prevent.
@@ -120,6 +120,7 @@ type Store struct {
 
 	reporting  group[store.Report, store.Change]
 	submitting group[submission, offpeak.Job]
+	assigning  group[offpeak.NodeID, holding]
 }
 
 // New returns a store over db, whose schema is in place.
@@ -127,6 +128,7 @@ func New(db DB, cfg Config) *Store {
 	s := &Store{db: db, cfg: cfg, rand: cfg.Rand, specs: map[offpeak.Hash]offpeak.Spec{}}
 	s.reporting.each, s.reporting.run = !cfg.Together, together(s, s.reports)
 	s.submitting.each, s.submitting.run = !cfg.Together, together(s, s.submissions)
+	s.assigning.each, s.assigning.run = !cfg.Together, s.assignments
 	return s
 }
 

@@ -1,0 +1,91 @@
+package sqlstore
+
+import (
+	"context"
+
+	"offpeak"
+	"offpeak/store"
+)
+
+// holding is what one node should hold.
+type holding struct {
+	known       bool
+	incarnation offpeak.Incarnation
+	revision    int64
+	list        []store.Assignment
+}
+
+// Assignments returns what a node should hold.
+func (s *Store) Assignments(ctx context.Context, id offpeak.NodeID) (int64, []store.Assignment, error) {
+	h, err := s.assigning.do(ctx, id)
+	return h.revision, h.list, err
+}
+
+// assignments reads what nodes should hold from one snapshot, which began after each of
+// them was asked for.
+func (s *Store) assignments(ctx context.Context, ids []offpeak.NodeID) ([]answer[holding], error) {
+	return read(ctx, s, "read assignments", func(t *verb) ([]answer[holding], error) {
+		byNode := make(map[offpeak.NodeID]*holding, len(ids))
+		for _, id := range ids {
+			byNode[id] = &holding{}
+		}
+		live, err := t.lookAssignments(ids, byNode)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range live {
+			h := byNode[l.Node]
+			a := store.Assignment{Lease: l.Lease, Taken: l.unheard() && l.acceptedIncarnation == h.incarnation}
+			if l.State == offpeak.LeaseOffered {
+				a.Left = max(0, l.ExpiresAt.Sub(t.now))
+			}
+			if a.Spec, err = s.spec(t, l.spec); err != nil {
+				return nil, err
+			}
+			if l.checkpoints {
+				if a.Checkpoints, err = t.checkpoints(l.Job); err != nil {
+					return nil, err
+				}
+			}
+			h.list = append(h.list, a)
+		}
+		out := make([]answer[holding], len(ids))
+		for i, id := range ids {
+			if h := byNode[id]; h.known {
+				out[i].v = *h
+			} else {
+				out[i].err = offpeak.ErrUnknownNode
+			}
+		}
+		return out, nil
+	})
+}
+
+// assigned is a live lease with what its assignment says beside.
+type assigned struct {
+	lease
+	spec        offpeak.Hash
+	checkpoints bool
+}
+
+// lookAssignments reads nodes and their live leases, in the order of their offers.
+func (t *verb) lookAssignments(ids []offpeak.NodeID, into map[offpeak.NodeID]*holding) ([]*assigned, error) {
+	var live []*assigned
+	isNode, arg := oneOf("id", ids)
+	ofNode, _ := oneOf("node", ids)
+	err := t.QueryMany(Look{`SELECT id, revision, incarnation FROM nodes WHERE removed_at = 0 AND ` + isNode, []any{arg}, func(r Rows) error {
+		var id offpeak.NodeID
+		h := holding{known: true}
+		err := r.Scan(&id, &h.revision, &h.incarnation)
+		if kept := into[id]; kept != nil {
+			*kept = h
+		}
+		return err
+	}}, Look{`SELECT ` + leaseColumns + `, (SELECT spec FROM jobs WHERE jobs.id = leases.job), EXISTS (SELECT 1 FROM checkpoints WHERE checkpoints.job = leases.job)
+		FROM leases WHERE ` + liveLease + ` AND ` + ofNode + ` ORDER BY offered_at, id`, []any{arg}, func(r Rows) error {
+		l := &assigned{}
+		live = append(live, l)
+		return l.scan(r, &l.spec, &l.checkpoints)
+	}})
+	return live, err
+}
