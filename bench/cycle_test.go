@@ -1,9 +1,12 @@
 package bench
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"offpeak"
 	"offpeak/internal/gridtest"
@@ -83,19 +86,44 @@ func report(b *testing.B, d done) {
 	ms(d.Ended.P99, "ms-success-p99")
 }
 
-// BenchmarkHalfLoad measures how long a job waits for its node, from its submission
-// until the agent knows of it, while three hubs on PostgreSQL have half the load of
-// which BenchmarkCycle finds them capable.
+// BenchmarkHalfLoad measures how long a job waits for its node while three hubs on
+// PostgreSQL have half the load of which BenchmarkCycle finds them capable: until it is
+// claimed, by the store's times of both, and until the agent knows of it, by the clock
+// of who submits.
 func BenchmarkHalfLoad(b *testing.B) {
 	const nodes, slots, perSecond = 64, 8, 350
+	ctx := context.Background()
 	c := startCluster(b, engine{"postgres", 3}, calm())
+	db, err := pgx.Connect(ctx, c.database)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close(ctx)
 	f := startFleet(b)
 	f.do(order{Join: &joinOrder{Hubs: c.URLs(), Token: c.JoinToken(nodes), Names: "v", Nodes: nodes, Slots: slots, Every: 5 * time.Second}})
 	load := loadOrder{Hubs: c.URLs(), Token: c.Client.Token, Spec: cycleSpec(), Jobs: 2 * perSecond, Clients: 64, Rate: perSecond}
 	f.do(order{Load: &load}) // warm everything up
 	load.Jobs = 20 * perSecond
 	for b.Loop() {
+		began := time.Now().UnixMicro()
+		before := c.metrics()
+		hubs, database := c.used()
 		report(b, f.do(order{Load: &load}))
+		h, d := c.used()
+		n := float64(load.Jobs)
+		b.ReportMetric((h-hubs).Seconds()*1e3/n, "ms-hub/job")
+		b.ReportMetric((d-database).Seconds()*1e3/n, "ms-db/job")
+		after := c.metrics()
+		rose := func(name string) float64 { return after[name] - before[name] }
+		b.ReportMetric(rose("store_commits_total")/n, "commits/job")
+		b.ReportMetric(rose("claim_batch_size_sum")/rose("claim_batch_size_count"), "claims/batch")
+		var p50, p99 float64
+		if err := db.QueryRow(ctx, `SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY waited), percentile_disc(0.99) WITHIN GROUP (ORDER BY waited)
+			FROM (SELECT (l.offered_at - j.submitted_at) / 1000.0::float8 AS waited FROM leases l JOIN jobs j ON j.id = l.job WHERE j.submitted_at >= $1) w`, began).Scan(&p50, &p99); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(p50, "ms-offered-p50")
+		b.ReportMetric(p99, "ms-offered-p99")
 	}
 	b.ReportMetric(perSecond, "jobs/s")
 	b.ReportMetric(0, "ns/op")

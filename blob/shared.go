@@ -27,10 +27,12 @@ const (
 	tidyWithin = 30 * time.Second
 )
 
-// idKey is the object that holds the bucket's identity; tempKeys is where a
-// bucket may keep what is on its way in.
+// idKey is the object that holds the bucket's identity, ownerKey the one that
+// names whose blobs they are; tempKeys is where a bucket may keep what is on its
+// way in.
 const (
 	idKey    = "offpeak.id"
+	ownerKey = "offpeak.grid"
 	tempKeys = "tmp/"
 )
 
@@ -91,17 +93,42 @@ func (s *Shared) ID(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("read %s: it was written and is not there: %w", idKey, offpeak.ErrStorage)
 }
 
-func (s *Shared) readID(ctx context.Context) (string, error) {
-	r, _, err := s.bucket.Read(ctx, idKey)
+// Claim notes that the blobs are owner's, and returns whose they are: somebody
+// else's if that was noted before, unless take is set. Whoever collects removes
+// what its own books do not name, so a bucket has one owner.
+func (s *Shared) Claim(ctx context.Context, owner string, take bool) (string, error) {
+	mark := []byte(owner + "\n")
+	if take {
+		if err := s.bucket.Write(ctx, ownerKey, mark); err != nil {
+			return "", err
+		}
+		return owner, nil
+	}
+	if err := s.bucket.Create(ctx, ownerKey, mark); err == nil || !errors.Is(err, offpeak.ErrConflict) {
+		return owner, err
+	}
+	return s.readLine(ctx, ownerKey)
+}
+
+// readLine reads an object that holds one short line.
+func (s *Shared) readLine(ctx context.Context, key string) (string, error) {
+	r, _, err := s.bucket.Read(ctx, key)
 	if err != nil {
 		return "", err
 	}
 	defer r.Close()
 	text, err := io.ReadAll(io.LimitReader(r, 128))
 	if err != nil {
-		return "", fmt.Errorf("read %s: %w", idKey, err)
+		return "", fmt.Errorf("read %s: %w", key, err)
 	}
-	id := strings.TrimSpace(string(text))
+	return strings.TrimSpace(string(text)), nil
+}
+
+func (s *Shared) readID(ctx context.Context) (string, error) {
+	id, err := s.readLine(ctx, idKey)
+	if err != nil {
+		return "", err
+	}
 	if len(id) != len(rand.Text()) {
 		return "", fmt.Errorf("read %s: %q is not what a hub writes there: %w", idKey, id, offpeak.ErrStorage)
 	}

@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -307,3 +310,51 @@ func TestFailOver(t *testing.T) {
 
 // slow is what a machine with other work may add to a measured time.
 const slow = 500 * time.Millisecond
+
+// Whoever named several hubs gets an answer although the first is frozen, and a log
+// that is followed goes on at another one when its hub freezes.
+func TestPeopleLeaveAFrozenHub(t *testing.T) {
+	g := gridtest.StartHubs(t, bin, pgtest.Start(t).Database(t), 2, several)
+	first, second := g.Hubs[0], g.Hubs[1]
+	g.StartAgent("a", second.URL(), "--cpu", "4")
+	job := g.Submit(g.Shell("echo before; while [ ! -e '" + g.Dir + "/thawed' ]; do sleep 0.1; done; echo after"))
+	people := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(bin, args...)
+		cmd.Env = append(os.Environ(), "OFFPEAK_HOME="+t.TempDir(), "OFFPEAK_HUB="+first.URL()+","+second.URL(), "OFFPEAK_TOKEN="+g.Client.Token)
+		return cmd
+	}
+	follow := people("logs", "-f", string(job.ID))
+	out, err := follow.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	log := bufio.NewReader(out)
+	line := func(want string) {
+		if got, err := log.ReadString('\n'); err != nil || got != want+"\n" {
+			t.Errorf("the log says %q, %v; want %q", got, err, want)
+		}
+	}
+	line("before")
+	first.Freeze()
+	defer first.Thaw()
+	frozen := time.Now()
+	if out, err := people("whoami").CombinedOutput(); err != nil {
+		t.Errorf("whoami: %v: %s", err, out)
+	}
+	if took := time.Since(frozen); took > 10*time.Second+slow {
+		t.Errorf("whoami took %s", took)
+	}
+	if err := os.WriteFile(filepath.Join(g.Dir, "thawed"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	line("after")
+	if took := time.Since(frozen); took > 30*time.Second+slow {
+		t.Errorf("the log stood still for %s", took)
+	}
+	if err := follow.Wait(); err != nil {
+		t.Errorf("logs -f: %v", err)
+	}
+}

@@ -20,8 +20,11 @@ const (
 	// leadFor is how long a hub may match after it has asked for the lead. One that
 	// is gone is followed within leadFor and attendEvery: 2 s.
 	leadFor = 1500 * time.Millisecond
-	// tellAfter is how long what a hub wrote may wait for more to be told with it.
-	tellAfter = 10 * time.Millisecond
+	// tellEvery is the least time between two tellings: what a hub writes meanwhile
+	// is told together.
+	tellEvery = 10 * time.Millisecond
+	// mostHinted bounds the jobs that a hub keeps in mind because another named them.
+	mostHinted = 1000
 )
 
 // circle is the hubs of a grid as one of them sees them: who is at work, who
@@ -33,6 +36,8 @@ type circle struct {
 	// alone says that the store is of one hub.
 	alone  atomic.Bool
 	joined bool
+	// grid is the id of the grid it joined.
+	grid string
 
 	mu sync.Mutex // guards what follows
 	// until is when this hub's lead ends, by its own clock, counted from before it
@@ -49,10 +54,12 @@ type circle struct {
 	// whose listeners should look again, beside all that events name.
 	wrote chan struct{}
 	keys  map[string]struct{}
+	// hinted are jobs that other hubs say they queued, to be read by whoever matches.
+	hinted map[offpeak.JobID]struct{}
 }
 
 func newCircle(self offpeak.Hub) circle {
-	return circle{self: self, addresses: self.Addresses, wrote: make(chan struct{}, 1), keys: make(map[string]struct{})}
+	return circle{self: self, addresses: self.Addresses, wrote: make(chan struct{}, 1), keys: make(map[string]struct{}), hinted: make(map[offpeak.JobID]struct{})}
 }
 
 // leads says that this hub may match now. Two may believe so for a moment, as when
@@ -79,7 +86,7 @@ func (h *Hub) Join(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("join the grid: %w", err)
 	}
-	h.circle.joined = true
+	h.circle.joined, h.circle.grid = true, a.Grid
 	h.circle.alone.Store(a.Alone)
 	h.circle.take(a, time.Time{})
 	if a.Others == 0 {
@@ -97,6 +104,9 @@ func (h *Hub) Join(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Grid is the id of the grid that the hub has joined.
+func (h *Hub) Grid() string { return h.circle.grid }
 
 // take notes what the hub learned when it attended, and says whether it leads
 // newly.
@@ -224,13 +234,13 @@ func (c *circle) tell(key string) {
 // tellOthers tells the other hubs, once for all that was written in a moment.
 func (h *Hub) tellOthers(ctx context.Context) error {
 	c := &h.circle
-	for !c.alone.Load() {
+	for last := (time.Time{}); !c.alone.Load(); last = h.env.Now() {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-c.wrote:
 		}
-		if !sleep(ctx, tellAfter) {
+		if !sleep(ctx, last.Add(tellEvery).Sub(h.env.Now())) {
 			return nil
 		}
 		c.mu.Lock()
@@ -289,6 +299,40 @@ func (h *Hub) heard(text string) {
 			break
 		}
 		h.bells.Ring(key)
+		switch kind, _, _ := strings.Cut(key, "_"); kind {
+		case "node":
+			h.peers.changed(offpeak.NodeID(key), 0, true)
+		case "job":
+			if h.leads() {
+				h.circle.hint(offpeak.JobID(key))
+				h.wake()
+			}
+		}
 	}
 	h.tail.ring()
+}
+
+// hint keeps a job in mind that another hub queued.
+func (c *circle) hint(job offpeak.JobID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.hinted) < mostHinted {
+		c.hinted[job] = struct{}{}
+	}
+}
+
+// takeHints adds the jobs that other hubs named to the queue. Their events will say
+// the same, once no older transaction is under way; who matches need not wait for it.
+func (h *Hub) takeHints(ctx context.Context) {
+	c := &h.circle
+	c.mu.Lock()
+	f := following{}
+	for id := range c.hinted {
+		f.queued = append(f.queued, id)
+	}
+	clear(c.hinted)
+	c.mu.Unlock()
+	if err := h.followQueued(ctx, &f); err != nil && ctx.Err() == nil {
+		h.env.Log.Debug("read jobs that another hub named", "err", err)
+	}
 }

@@ -46,6 +46,7 @@ func (h *Hub) dispatch(ctx context.Context) error {
 			}
 			return nil
 		}
+		h.takeHints(ctx)
 		end := h.writes.Begin()
 		batch, due := h.match(h.env.Now())
 		if len(batch) > 0 {
@@ -238,6 +239,15 @@ func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 	}
 	h.metrics.conflicts.Inc()
 	h.env.Log.Debug("claim lost", "job", a.claim.Job, "attempt", a.claim.Attempt, "node", a.claim.Node, "err", err)
+	const oftenEnough = 3
+	if errors.Is(err, store.ErrInHand) && a.item.lost < oftenEnough {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.fleet.Release(a.claim.Node, a.claim.Lease)
+		h.freed[a.claim.Node] = struct{}{}
+		h.queue.repause(a.item.queued(), asks, bump(a.item.lost), h.env.Now())
+		return
+	}
 	q, again := h.requeued(ctx, a.item)
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -85,6 +85,8 @@ type Config struct {
 	AlwaysLead bool
 	// Blobs says where blobs lie, the same for all hubs of a grid.
 	Blobs string
+	// BlobsAt is how --blobs names that place; "" for the data folder.
+	BlobsAt string
 }
 
 func (c Config) withDefaults() Config {
@@ -196,7 +198,7 @@ func New(cfg Config, env Env) *Hub {
 		},
 		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},
-		circle:  newCircle(offpeak.Hub{ID: env.ID, Addresses: cfg.Hubs, Version: cfg.Version, Fingerprint: cfg.Fingerprint, Blobs: cfg.Blobs, StartedAt: env.Now().UTC()}),
+		circle:  newCircle(offpeak.Hub{ID: env.ID, Addresses: cfg.Hubs, Version: cfg.Version, Fingerprint: cfg.Fingerprint, Blobs: cfg.Blobs, BlobsAt: cfg.BlobsAt, StartedAt: env.Now().UTC()}),
 	}
 	h.peers.byID = make(map[offpeak.NodeID]*peer)
 	h.keeper.wake = make(chan struct{}, 1)

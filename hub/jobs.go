@@ -47,6 +47,7 @@ func (h *Hub) submit(ctx context.Context, op store.Op, account offpeak.AccountID
 		h.queue.add(q, asks, now)
 		h.mu.Unlock()
 		h.wake()
+		h.circle.tell(string(j.ID))
 	}
 	h.wrote()
 	return j, nil

@@ -51,7 +51,9 @@ func (h *Hub) monitor(ctx context.Context) error {
 		h.overdue(ctx, now)
 		if err := h.expire(ctx, asOf); err != nil {
 			h.refused(ctx, "expire leases", err)
-			continue
+			if _, one := errors.AsType[*store.UnendedError](err); !one {
+				continue
+			}
 		}
 		if err := h.silence(ctx, now, asOf); err != nil {
 			h.refused(ctx, "note down silence", err)
@@ -130,9 +132,6 @@ func (h *Hub) expire(ctx context.Context, asOf time.Time) error {
 	}
 	for {
 		changes, err := h.env.Store.Expire(ctx, asOf, expireBatch)
-		if err != nil {
-			return err
-		}
 		h.metrics.expired.Add(float64(len(changes)))
 		for i := range changes {
 			if l := changes[i].Lease; l != nil {
@@ -140,8 +139,8 @@ func (h *Hub) expire(ctx context.Context, asOf time.Time) error {
 			}
 		}
 		h.apply(changes...)
-		if len(changes) < expireBatch {
-			return nil
+		if err != nil || len(changes) < expireBatch {
+			return err
 		}
 	}
 }

@@ -34,6 +34,9 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 	for i := range changes {
 		if c := &changes[i]; c.Node != "" {
 			h.peers.changed(c.Node, c.Revision, c.Node != reporter)
+			if c.Node != reporter {
+				h.circle.tell(string(c.Node)) // its agent may be connected elsewhere
+			}
 		}
 		if id := changes[i].Job.ID; id != "" {
 			h.bells.Ring(string(id))

@@ -123,6 +123,10 @@ type Place struct {
 	ID string
 
 	empty func(context.Context) (bool, error)
+	// where is the place as it was written.
+	where string
+	// claim is nil for a hub's own folder.
+	claim func(ctx context.Context, owner string, take bool) (string, error)
 	close func() error
 }
 
@@ -187,7 +191,7 @@ func (s Spec) share(ctx context.Context, kind string, bucket closingBucket, fold
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open blobs at %s: %w", s.text, err), bucket.Close())
 	}
-	return &Place{Store: elsewhere{store, s.text, folder}, ID: kind + ":" + id, close: bucket.Close, empty: store.Empty}, nil
+	return &Place{Store: elsewhere{store, s.text, folder}, ID: kind + ":" + id, where: s.text, close: bucket.Close, empty: store.Empty, claim: store.Claim}, nil
 }
 
 // elsewhere is a store that is not in the hub's data folder.
@@ -204,6 +208,33 @@ func (e elsewhere) Folder() string { return e.folder }
 
 // Shared says that other hubs can use the place too.
 func (p *Place) Shared() bool { return p.ID != Own }
+
+// TakenError says that the blobs of a place are another grid's.
+type TakenError struct{ Where, Grid string }
+
+func (e *TakenError) Error() string {
+	return "the blobs at " + e.Where + " are those of grid " + e.Grid
+}
+
+// Unwrap makes errors.Is(e, offpeak.ErrConflict) true.
+func (e *TakenError) Unwrap() error { return offpeak.ErrConflict }
+
+// Claim notes there that the blobs are a grid's. It returns a *TakenError when they
+// are another one's, unless take is set: each of two grids would take the other's
+// blobs for nobody's. A hub's own folder is its grid's in any case.
+func (p *Place) Claim(ctx context.Context, grid string, take bool) error {
+	if p.claim == nil {
+		return nil
+	}
+	owner, err := p.claim(ctx, grid, take)
+	if err != nil {
+		return fmt.Errorf("mark the blobs as the grid's: %w", err)
+	}
+	if owner != grid {
+		return &TakenError{p.where, owner}
+	}
+	return nil
+}
 
 // Empty says that no blob lies there.
 func (p *Place) Empty(ctx context.Context) (bool, error) { return p.empty(ctx) }

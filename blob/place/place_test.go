@@ -142,3 +142,30 @@ func TestOpenRefuses(t *testing.T) {
 		t.Errorf("a service without TLS: %v", err)
 	}
 }
+
+// The blobs of a place are one grid's, until another takes them.
+func TestClaim(t *testing.T) {
+	fake := s3mem.New()
+	must(t, fake.CreateBucket("grid"))
+	server := httptest.NewServer(gofakes3.New(fake).Server())
+	t.Cleanup(server.Close)
+	for _, at := range []string{filepath.Join(t.TempDir(), "shared"), "s3://grid/prefix?region=here&endpoint=" + server.URL} {
+		p := open(t, at, "")
+		must(t, p.Claim(t.Context(), "grid_1", false))
+		must(t, p.Claim(t.Context(), "grid_1", false))
+		taken := new(place.TakenError)
+		if err := p.Claim(t.Context(), "grid_2", false); !errors.As(err, &taken) || *taken != (place.TakenError{Where: at, Grid: "grid_1"}) {
+			t.Errorf("another grid at %s: %v", at, err)
+		}
+		must(t, p.Claim(t.Context(), "grid_2", true))
+		if err := p.Claim(t.Context(), "grid_1", false); !errors.Is(err, offpeak.ErrConflict) {
+			t.Errorf("the first grid at %s, after another took it: %v", at, err)
+		}
+		if empty, err := p.Empty(t.Context()); err != nil || !empty {
+			t.Errorf("marked, it is empty: %v, %v", empty, err)
+		}
+	}
+	own := open(t, "", filepath.Join(t.TempDir(), "blobs"))
+	must(t, own.Claim(t.Context(), "grid_1", false))
+	must(t, own.Claim(t.Context(), "grid_2", false))
+}

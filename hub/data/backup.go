@@ -74,7 +74,7 @@ func (v *Vault) Backup(ctx context.Context, path string) error {
 	}
 	if err := os.Mkdir(path, 0o700); err != nil {
 		if errors.Is(err, os.ErrExist) {
-			return &offpeak.FieldError{Field: "path", Value: path, Rule: "is there already: name a folder that does not exist yet"}
+			return &offpeak.FieldError{Field: "path", Rule: path + " is there already: name a folder that does not exist yet"}
 		}
 		return fmt.Errorf("back up: %w", errors.Join(offpeak.ErrStorage, err))
 	}

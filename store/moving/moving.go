@@ -109,6 +109,15 @@ func unattended(ctx context.Context, db *postgres.Store, since time.Time) error 
 	return nil
 }
 
+// Unattended returns an *AttendedError while hubs are at work on a database.
+func Unattended(ctx context.Context, db *postgres.Store) error {
+	now, err := db.Now(ctx)
+	if err != nil {
+		return err
+	}
+	return unattended(ctx, db, now)
+}
+
 // SchemaError says that the two databases do not hold the same.
 type SchemaError struct {
 	// Where is a table or a column, Why what is wrong with it.

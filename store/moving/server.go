@@ -19,8 +19,8 @@ type server struct {
 	booleans map[[2]string]bool
 }
 
-// lock keeps hubs from writing. It waits for nobody for long: one that is at work holds
-// what it asks for.
+// lock keeps hubs from writing, and forgets what one that came and was refused has
+// noted. It waits for nobody for long: one that is at work holds what it asks for.
 func (s *server) lock(ctx context.Context) error {
 	var names []string
 	for _, t := range tables() {
@@ -28,6 +28,9 @@ func (s *server) lock(ctx context.Context) error {
 	}
 	if _, err := s.c.Exec(ctx, `LOCK TABLE grid, hubs, `+strings.Join(names, ", ")+` IN EXCLUSIVE MODE`); err != nil {
 		return fmt.Errorf("lock the tables: %w", err)
+	}
+	if _, err := s.c.Exec(ctx, `DELETE FROM meta WHERE key IN ('grid', 'blobs', 'blobs_at') AND NOT EXISTS (SELECT FROM accounts)`); err != nil {
+		return fmt.Errorf("forget hubs that were refused: %w", err)
 	}
 	return nil
 }

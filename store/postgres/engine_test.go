@@ -266,6 +266,29 @@ func TestServerGone(t *testing.T) {
 	sound(t, s)
 }
 
+// What is wrong with a URL is said, and its password is not.
+func TestCheckURL(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"mysql://u:verysecret@h/db":                        "postgres://",
+		"postgres://u:verysecret%ss@h/db":                  "percent-encoded",
+		"postgres://u:verysecret#x@h/db":                   "%23",
+		"postgres://u:verysecret@h:abc/db":                 "port",
+		"postgres://u:verysecret@h:99999/db":               "port",
+		"postgres://u:verysecret/x@h/db":                   "percent-encoded",
+		"postgres://u:verysecret@h/db?pool_max_conns=many": "pool_max_conns",
+		"postgres://u:verysecret@h/db?sslmode=perhaps":     "sslmode",
+		"postgres://u:verysecret@[::1":                     "IPv6",
+	} {
+		if err := postgres.CheckURL(url); !errors.Is(err, offpeak.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "verysecret") {
+			t.Errorf("%s: %v, want %q", url, err, want)
+		}
+	}
+	if err := postgres.CheckURL("postgresql://u:verysecret@h:5433/db?sslmode=disable"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	if _, err := postgres.Open(t.Context(), "postgres://u:verysecret@[::1", postgres.Options{}); !errors.Is(err, offpeak.ErrInvalid) {
@@ -282,6 +305,10 @@ func TestOpenRefuses(t *testing.T) {
 	foreign := pg.Database(t)
 	exec(t, plain(t, foreign), `CREATE TABLE jobs (id INT)`)
 	why(foreign, "not a grid's")
+	var left int
+	if err := plain(t, foreign).QueryRow(t.Context(), `SELECT count(*) FROM pg_class WHERE relname = 'goose_db_version'`).Scan(&left); err != nil || left != 0 {
+		t.Errorf("a refused database has a table of ours: %v", err)
+	}
 	why(strings.Replace(foreign, "/test", "/none", 1), "no database")
 	poor := pg.Database(t)
 	exec(t, plain(t, poor), `CREATE ROLE poor LOGIN PASSWORD 'verysecret'`)
@@ -305,5 +332,21 @@ func TestOpenRefuses(t *testing.T) {
 	exec(t, c, `UPDATE grid SET oldest_hub = 99`)
 	if _, err := postgres.Open(t.Context(), url, postgres.Options{}); !errors.As(err, &refused) {
 		t.Errorf("a newer schema that is for newer hubs: %v", err)
+	}
+}
+
+// waiting counts who waits for a lock in the database of a connection.
+func waiting(t *testing.T, c *pgx.Conn) (n int) {
+	t.Helper()
+	if err := c.QueryRow(t.Context(), `SELECT count(DISTINCT a.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database()`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// waits returns once somebody waits for a lock.
+func waits(t *testing.T, c *pgx.Conn) {
+	t.Helper()
+	for waiting(t, c) == 0 {
 	}
 }

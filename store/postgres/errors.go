@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // RefusedError says that a hub can't work with a server or its schema.
@@ -78,11 +79,6 @@ func code(err error) (string, bool) {
 	return "", false
 }
 
-// broken says that an error is the server's or the connection's, not the verb's.
-func broken(err error) bool {
-	return errors.Is(err, offpeak.ErrStorage) || errors.Is(err, offpeak.ErrUnavailable)
-}
-
 func lostConnection() error { return fmt.Errorf("the connection is lost: %w", offpeak.ErrUnavailable) }
 
 // classify turns what the server and its connection say into the errors of the
@@ -91,7 +87,7 @@ func classify(err error) error {
 	if err == nil {
 		return nil
 	}
-	if broken(err) || errors.Is(err, pgx.ErrNoRows) {
+	if sqlstore.Broken(err) || errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
 	e, ok := errors.AsType[*pgconn.PgError](err)
@@ -135,4 +131,40 @@ func hasPoolSize(dsn string) bool {
 		return u.Query().Has("pool_max_conns")
 	}
 	return strings.Contains(dsn, "pool_max_conns=")
+}
+
+// CheckURL says what is wrong with the URL of a database, in a *offpeak.FieldError
+// without the URL, which may hold a password.
+func CheckURL(text string) error {
+	wrong := func(rule string) error { return &offpeak.FieldError{Field: "db", Rule: rule} }
+	if !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://") {
+		return wrong("is a PostgreSQL URL, for example postgres://offpeak@db.example.org/offpeak")
+	}
+	if _, err := pgxpool.ParseConfig(text); err != nil {
+		return wrong("is a PostgreSQL URL: " + misread(err))
+	}
+	// What the driver lets pass others may read in another way.
+	if _, err := url.Parse(text); err != nil {
+		return wrong("is a PostgreSQL URL: " + escapes)
+	}
+	return nil
+}
+
+const escapes = "write characters of the user or password that mean something else in a URL percent-encoded (%25 for %, %23 for #, %2F for /, %40 for @)"
+
+// misread is why the driver could not read a URL, without the URL.
+func misread(err error) string {
+	text := err.Error()
+	if _, ok := errors.AsType[*pgconn.ParseConfigError](err); !ok {
+		return escapes
+	}
+	_, why, ok := strings.Cut(text, "`: ")
+	if !ok || strings.Contains(why, "`") {
+		return escapes
+	}
+	why = strings.TrimPrefix(why, "failed to parse as URL ")
+	if strings.Contains(why, "percent-encoded") || strings.Contains(why, "port") {
+		why += "; " + escapes
+	}
+	return why
 }

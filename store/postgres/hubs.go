@@ -35,13 +35,8 @@ func attend(t sqlstore.Tx, hub offpeak.Hub, lead time.Duration) (out store.Atten
 	if err != nil {
 		return out, err
 	}
-	there := ""
-	// The first hub says where blobs lie; after that this changes nothing.
-	if err := one(t, `WITH set_blobs AS (UPDATE grid SET blobs = $1 WHERE blobs = '' AND $1 <> '') SELECT blobs FROM grid`, []any{hub.Blobs}, &there); err != nil {
+	if out.Grid, err = sqlstore.Belong(t, hub); err != nil {
 		return out, err
-	}
-	if there != "" && there != hub.Blobs {
-		return out, &store.BlobsElsewhereError{Here: hub.Blobs, There: there}
 	}
 	if _, err := t.Exec(`INSERT INTO hubs (id, addresses, version, blobs, started_at, seen_at, fingerprint) VALUES ($1, $2, $3, $4, $5, $5, $6)
 		ON CONFLICT (id) DO UPDATE SET addresses = excluded.addresses, version = excluded.version, seen_at = excluded.seen_at`,
@@ -82,7 +77,7 @@ func attend(t sqlstore.Tx, hub offpeak.Hub, lead time.Duration) (out store.Atten
 }
 
 // MoveBlobs says that the grid's blobs lie elsewhere now.
-func (s *Store) MoveBlobs(ctx context.Context, hub offpeak.HubID, to string) error {
+func (s *Store) MoveBlobs(ctx context.Context, hub offpeak.HubID, to, at string) error {
 	err := s.db.Write(ctx, func(t sqlstore.Tx) error {
 		var others int
 		if err := one(t, `SELECT count(*) FROM hubs WHERE id <> $1 AND seen_at > $2`, []any{string(hub), t.Now().Add(-store.AliveFor).UnixMicro()}, &others); err != nil {
@@ -91,8 +86,7 @@ func (s *Store) MoveBlobs(ctx context.Context, hub offpeak.HubID, to string) err
 		if others > 0 {
 			return fmt.Errorf("%d other hubs are at work: %w", others, offpeak.ErrConflict)
 		}
-		_, err := t.Exec(`UPDATE grid SET blobs = $1`, to)
-		return err
+		return sqlstore.MoveBlobs(t, to, at)
 	})
 	if err != nil {
 		return fmt.Errorf("move blobs to %s: %w", to, err)
@@ -177,7 +171,11 @@ func (s *Store) Tell(ctx context.Context, text string) error {
 		return fmt.Errorf("tell hubs: %w", err)
 	}
 	defer c.Release()
-	if _, err := c.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, text); err != nil {
+	b := &pgx.Batch{}
+	// What may be lost need not be on the disk before it is told.
+	b.Queue(`SET LOCAL synchronous_commit = off`)
+	b.Queue(`SELECT pg_notify($1, $2)`, channel, text)
+	if err := c.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("tell hubs: %w", classify(err))
 	}
 	return nil

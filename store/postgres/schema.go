@@ -89,6 +89,9 @@ func (d *db) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := d.foreign(ctx); err != nil {
+		return err
+	}
 	p, err := goose.NewProvider(goose.DialectPostgres, pool, files, goose.WithSessionLocker(turn))
 	if err != nil {
 		return classify(err)
@@ -103,9 +106,23 @@ func (d *db) migrate(ctx context.Context) error {
 		return d.compatible(ctx, have, know)
 	}
 	if have < know {
+		d.opts.Log.Info("bringing the schema up to date; of hubs that start at the same time one does, the others wait", "from", have, "to", know)
 		if _, err := p.Up(ctx); err != nil {
 			return fmt.Errorf("migrate from version %d: %w", have, classify(err))
 		}
+	}
+	return nil
+}
+
+// foreign refuses a database with tables of others, before there is one of ours.
+func (d *db) foreign(ctx context.Context) error {
+	var tables, ours int
+	if err := d.pool.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE relname = 'goose_db_version') FROM pg_class
+		WHERE relkind IN ('r', 'p') AND relnamespace = CAST(current_schema() AS regnamespace)`).Scan(&tables, &ours); err != nil {
+		return classify(err)
+	}
+	if tables > 0 && ours == 0 {
+		return &RefusedError{Why: fmt.Sprintf("database %q holds tables that are not a grid's: name an empty one", d.cfg.ConnConfig.Database)}
 	}
 	return nil
 }

@@ -69,6 +69,8 @@ func renew(ctx context.Context, tx pgx.Tx, now time.Time) error {
 		// An agent ignores a word that is older than one it has followed.
 		{`UPDATE nodes SET revision = greatest(revision + $1, $2)`, []any{int64(lostIDs), floor(now)}},
 		{`INSERT INTO meta (key, value) VALUES ('generation', '1') ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)`, nil},
+		// It may not be the only copy.
+		{`DELETE FROM meta WHERE key = 'grid'`, nil},
 		{`INSERT INTO events (cursor, at, type, account, job, attempt, lease, node, reason, data)
 			SELECT (CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT) + event_epoch) * $2, $1, 'hub.restored', '', '', 0, '', '', '', '' FROM grid`, []any{now.UnixMicro(), int64(perTransaction)}},
 		{`INSERT INTO audit (at, account, member, token, node, address, verb, object, outcome) VALUES ($1, '', '', '', '', 'restore', 'hub.restore', '', 'done')`, []any{now.UnixMicro()}},

@@ -137,3 +137,25 @@ func wontDo(t *testing.T, url, why string) {
 		t.Errorf("Open = %v, want it refused: %s", err, why)
 	}
 }
+
+// A server whose system can't tell it that a client is gone is asked to look for that,
+// and is served all the same.
+func TestServerThatCanNotNoticeAClientGone(t *testing.T) {
+	for which, served := range map[string]bool{"22023": true, "42501": false} {
+		url := pg.Database(t)
+		c := plain(t, url)
+		exec(t, c, `CREATE SCHEMA other`)
+		exec(t, c, `CREATE FUNCTION other.set_config(TEXT, TEXT, BOOLEAN) RETURNS TEXT LANGUAGE plpgsql AS $$
+			BEGIN RAISE EXCEPTION '% must be 0 on this platform', $1 USING ERRCODE = '`+which+`'; END $$`)
+		s, err := postgres.Open(t.Context(), url+"&search_path=other,pg_catalog", postgres.Options{})
+		if (err == nil) != served {
+			t.Errorf("refused with %s: %v", which, err)
+		}
+		if err == nil {
+			bootstrap(t, s)
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +34,8 @@ type tx struct {
 	now   time.Time
 	xid   int64 // of a read: the oldest that runs
 	epoch int64
+	// began says that the transaction was opened.
+	began bool
 	// events counts the cursors that were given.
 	events int64
 	depth  int
@@ -41,45 +44,82 @@ type tx struct {
 // begin opens a transaction and reads its time, in one round trip. A clock that
 // jumped is put right first.
 func (t *tx) begin(begin, read string) error {
+	return t.open(begin, read, nil)
+}
+
+// glance is a transaction of one round trip, which begins, runs queries and is over.
+func (t *tx) glance(list []sqlstore.Look) error {
+	return t.open(beginRead, readTime, list)
+}
+
+// open begins a transaction and reads its time; where there are queries, they are all
+// it is for.
+func (t *tx) open(begin, read string, list []sqlstore.Look) error {
 	for range 3 {
 		before := t.db.clock.read()
 		b := &pgx.Batch{}
 		b.Queue(begin)
 		b.Queue(read)
-		ctx, cancel := context.WithTimeout(t.ctx, connectFor)
-		r := t.c.SendBatch(ctx, b)
-		_, err := r.Exec()
-		var at time.Time
-		var shift int64
-		var xid uint64 // grows by one a transaction: 2^47 of them fit a cursor
-		if err == nil {
-			err = r.QueryRow().Scan(&at, &shift, &xid, &t.epoch)
+		for _, l := range list {
+			b.Queue(l.Query, bound(l.Args)...)
 		}
-		if end := r.Close(); err == nil {
-			err = end
+		patience := connectFor
+		if len(list) > 0 {
+			b.Queue("ROLLBACK")
+			patience = silentFor
 		}
-		cancel()
-		if err != nil {
-			return fmt.Errorf("begin: %w", classify(err))
-		}
-		t.xid = int64(xid)
-		t.now = at.Add(time.Duration(shift) * time.Microsecond).UTC()
-		jump := t.db.clock.look(t.now, shift, before)
-		if t.db.opts.Now != nil {
-			t.now = t.db.opts.Now().UTC().Truncate(time.Microsecond)
-			return nil
-		}
-		if jump == 0 {
-			return nil
-		}
-		if err := t.end("ROLLBACK"); err != nil {
+		jump, shift, err := t.opened(b, patience, before, list)
+		if err != nil || jump == 0 {
 			return err
+		}
+		if len(list) == 0 {
+			if err := t.end("ROLLBACK"); err != nil {
+				return err
+			}
 		}
 		if err := t.db.correct(t.ctx, t.c, jump, shift); err != nil {
 			return err
 		}
 	}
 	return fmt.Errorf("begin: the database's clock does not go evenly: %w", offpeak.ErrUnavailable)
+}
+
+// opened sends what opens a transaction, and hands over the rows of its queries unless
+// the clock jumped by what it returns.
+func (t *tx) opened(b *pgx.Batch, patience, before time.Duration, list []sqlstore.Look) (jump time.Duration, shift int64, err error) {
+	ctx, cancel := context.WithTimeout(t.ctx, patience)
+	defer cancel()
+	r := t.c.SendBatch(ctx, b)
+	defer func() {
+		if end := r.Close(); err == nil && end != nil {
+			err = fmt.Errorf("begin: %w", classify(end))
+		}
+	}()
+	_, err = r.Exec()
+	var at time.Time
+	var xid uint64 // grows by one a transaction: 2^47 of them fit a cursor
+	if err == nil {
+		err = r.QueryRow().Scan(&at, &shift, &xid, &t.epoch)
+	}
+	if err != nil {
+		return 0, shift, fmt.Errorf("begin: %w", classify(err))
+	}
+	t.xid = int64(xid)
+	t.now = at.Add(time.Duration(shift) * time.Microsecond).UTC()
+	jump = t.db.clock.look(t.now, shift, before)
+	if t.db.opts.Now != nil {
+		t.now, jump = t.db.opts.Now().UTC().Truncate(time.Microsecond), 0
+	}
+	if jump != 0 {
+		return jump, shift, nil
+	}
+	t.began = true
+	for _, l := range list {
+		if err := look(r, l); err != nil {
+			return 0, shift, err
+		}
+	}
+	return 0, shift, nil
 }
 
 // end ends the transaction. Nobody's hurry cuts off a COMMIT.
@@ -160,7 +200,7 @@ func (t *tx) Sub(fn func() error) error {
 		_, err = t.Exec(`RELEASE SAVEPOINT ` + name)
 		return err
 	}
-	if broken(err) {
+	if sqlstore.Broken(err) {
 		return err
 	}
 	if _, undo := t.Exec(`ROLLBACK TO SAVEPOINT ` + name); undo != nil {
@@ -169,14 +209,42 @@ func (t *tx) Sub(fn func() error) error {
 	return err
 }
 
-// bound are arguments as the server takes them: its texts hold no zero byte.
+// bound are arguments as the server takes them: its texts are UTF-8 and hold no
+// zero byte. An id that is neither is thus one that nothing has.
 func bound(args []any) []any {
 	for i, a := range args {
-		if s, ok := a.(string); ok && strings.IndexByte(s, 0) >= 0 {
-			args[i] = strings.ReplaceAll(s, "\x00", "\uFFFD")
+		switch v := a.(type) {
+		case string:
+			if clean := text(v); clean != v {
+				args[i] = clean
+			}
+		case []string:
+			args[i] = cleaned(v)
 		}
 	}
 	return args
+}
+
+// text is a text as the server takes it.
+func text(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// cleaned are texts as the server takes them. The given list is the caller's and
+// stays as it is.
+func cleaned(list []string) []string {
+	out := list
+	for i, s := range list {
+		clean := text(s)
+		if clean == s {
+			continue
+		}
+		if &out[0] == &list[0] {
+			out = slices.Clone(list)
+		}
+		out[i] = clean
+	}
+	return out
 }
 
 // classified are rows of which every error is the contract's.

@@ -30,6 +30,10 @@ func (s *Store) Snapshot(ctx context.Context, fn func(c *sql.Conn) error) error 
 	return fn(c.c)
 }
 
+// Examine returns a *CorruptError for a file that is no database or was cut short,
+// without opening it.
+func Examine(path string) error { return examineFile(path) }
+
 // Served says whether a hub has had the database at path open where it is now. A
 // backup's was not: its place is left by offpeak restore.
 func Served(path string) bool {

@@ -220,7 +220,7 @@ func (c *conn) Sub(fn func() error) error {
 		_, err = c.Exec(`RELEASE ` + name)
 		return err
 	}
-	if broken(err) {
+	if sqlstore.Broken(err) {
 		return err
 	}
 	if _, undo := c.Exec(`ROLLBACK TO ` + name); undo != nil {

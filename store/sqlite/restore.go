@@ -144,6 +144,8 @@ func renew(ctx context.Context, part string, now time.Time) error {
 		// An agent ignores a word that is older than one it has followed.
 		{`UPDATE nodes SET revision = max(revision + ?1, ?2)`, []any{int64(restoreStep), restoreFloor(now)}},
 		{`INSERT INTO meta (key, value) VALUES ('generation', '1') ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT)`, nil},
+		// It may not be the only copy, and its blobs may come back elsewhere.
+		{`DELETE FROM meta WHERE key IN ('grid', 'blobs', 'blobs_at')`, nil},
 		{`INSERT INTO events (at, type, account, job, attempt, lease, node, reason, data) VALUES (?1, 'hub.restored', '', '', 0, '', '', '', '')`, []any{now.UnixMicro()}},
 		{`INSERT INTO audit (at, account, member, token, node, address, verb, object, outcome) VALUES (?1, '', '', '', '', 'restore', 'hub.restore', '', 'done')`, []any{now.UnixMicro()}},
 	} {

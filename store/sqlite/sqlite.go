@@ -230,6 +230,15 @@ func (d *db) Read(ctx context.Context, fn func(tx sqlstore.Tx) error) error {
 	return err
 }
 
+// Glance runs queries over one snapshot.
+func (d *db) Glance(ctx context.Context, list ...sqlstore.Look) (m sqlstore.Moment, err error) {
+	err = d.Read(ctx, func(tx sqlstore.Tx) error {
+		m = sqlstore.Moment{Now: tx.Now(), Horizon: tx.Horizon()}
+		return tx.QueryMany(list...)
+	})
+	return m, err
+}
+
 // Backup copies the database as it is now into a new file.
 func (d *db) Backup(ctx context.Context, path string) error {
 	select {

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -104,7 +103,7 @@ func (d *db) commit(batch []*task) {
 		} else {
 			t.err = d.writer.Sub(func() error { return t.fn(d.writer) })
 		}
-		if broken(t.err) {
+		if sqlstore.Broken(t.err) {
 			d.fail(batch, t.err, false)
 			return
 		}
@@ -128,11 +127,6 @@ func (d *db) commit(batch []*task) {
 	d.count.verbs.Add(int64(wrote))
 }
 
-// broken says that an error is the disk's or the connection's, not the verb's.
-func broken(err error) bool {
-	return errors.Is(err, offpeak.ErrStorage) || errors.Is(err, offpeak.ErrUnavailable)
-}
-
 // fail answers a whole batch whose transaction did not commit, and gives up the
 // connection: after a failed write or sync neither its cache nor its picture of
 // the log can be trusted. What a failed COMMIT left on the disk is unknown
@@ -144,7 +138,7 @@ func (d *db) fail(batch []*task, cause error, committing bool) {
 		cause = fmt.Errorf("commit, outcome unknown: %w: %w", offpeak.ErrUnavailable, cause)
 	}
 	for _, t := range batch {
-		if t.err == nil || broken(t.err) {
+		if t.err == nil || sqlstore.Broken(t.err) {
 			t.err = cause
 		}
 	}

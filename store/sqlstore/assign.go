@@ -24,41 +24,35 @@ func (s *Store) Assignments(ctx context.Context, id offpeak.NodeID) (int64, []st
 // assignments reads what nodes should hold from one snapshot, which began after each of
 // them was asked for.
 func (s *Store) assignments(ctx context.Context, ids []offpeak.NodeID) ([]answer[holding], error) {
-	return read(ctx, s, "read assignments", func(t *verb) ([]answer[holding], error) {
-		byNode := make(map[offpeak.NodeID]*holding, len(ids))
-		for _, id := range ids {
-			byNode[id] = &holding{}
+	byNode := make(map[offpeak.NodeID]*holding, len(ids))
+	for _, id := range ids {
+		byNode[id] = &holding{}
+	}
+	var live []*assigned
+	m, err := s.db.Glance(ctx, lookAssignments(ids, byNode, &live)...)
+	if err == nil {
+		err = s.readWork(ctx, live)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range live {
+		h := byNode[l.Node]
+		a := store.Assignment{Lease: l.Lease, Spec: l.work, Checkpoints: l.from, Taken: l.unheard() && l.acceptedIncarnation == h.incarnation}
+		if l.State == offpeak.LeaseOffered {
+			a.Left = max(0, l.ExpiresAt.Sub(m.Now))
 		}
-		live, err := t.lookAssignments(ids, byNode)
-		if err != nil {
-			return nil, err
+		h.list = append(h.list, a)
+	}
+	out := make([]answer[holding], len(ids))
+	for i, id := range ids {
+		if h := byNode[id]; h.known {
+			out[i].v = *h
+		} else {
+			out[i].err = offpeak.ErrUnknownNode
 		}
-		for _, l := range live {
-			h := byNode[l.Node]
-			a := store.Assignment{Lease: l.Lease, Taken: l.unheard() && l.acceptedIncarnation == h.incarnation}
-			if l.State == offpeak.LeaseOffered {
-				a.Left = max(0, l.ExpiresAt.Sub(t.now))
-			}
-			if a.Spec, err = s.spec(t, l.spec); err != nil {
-				return nil, err
-			}
-			if l.checkpoints {
-				if a.Checkpoints, err = t.checkpoints(l.Job); err != nil {
-					return nil, err
-				}
-			}
-			h.list = append(h.list, a)
-		}
-		out := make([]answer[holding], len(ids))
-		for i, id := range ids {
-			if h := byNode[id]; h.known {
-				out[i].v = *h
-			} else {
-				out[i].err = offpeak.ErrUnknownNode
-			}
-		}
-		return out, nil
-	})
+	}
+	return out, nil
 }
 
 // assigned is a live lease with what its assignment says beside.
@@ -66,14 +60,46 @@ type assigned struct {
 	lease
 	spec        offpeak.Hash
 	checkpoints bool
+	work        offpeak.Spec
+	from        []offpeak.Checkpoint
+}
+
+// readWork completes leases by specs that were not read lately, which never change, and
+// by checkpoints.
+func (s *Store) readWork(ctx context.Context, live []*assigned) error {
+	var more []*assigned
+	for _, l := range live {
+		var known bool
+		l.work, known = s.recent(l.spec)
+		if !known || l.checkpoints {
+			more = append(more, l)
+		}
+	}
+	if len(more) == 0 {
+		return nil
+	}
+	_, err := read(ctx, s, "read what leases are for", func(t *verb) (struct{}, error) {
+		for _, l := range more {
+			var err error
+			if l.work, err = s.spec(t, l.spec); err != nil {
+				return struct{}{}, err
+			}
+			if l.checkpoints {
+				if l.from, err = t.checkpoints(l.Job); err != nil {
+					return struct{}{}, err
+				}
+			}
+		}
+		return struct{}{}, nil
+	})
+	return err
 }
 
 // lookAssignments reads nodes and their live leases, in the order of their offers.
-func (t *verb) lookAssignments(ids []offpeak.NodeID, into map[offpeak.NodeID]*holding) ([]*assigned, error) {
-	var live []*assigned
+func lookAssignments(ids []offpeak.NodeID, into map[offpeak.NodeID]*holding, live *[]*assigned) []Look {
 	isNode, arg := oneOf("id", ids)
 	ofNode, _ := oneOf("node", ids)
-	err := t.QueryMany(Look{`SELECT id, revision, incarnation FROM nodes WHERE removed_at = 0 AND ` + isNode, []any{arg}, func(r Rows) error {
+	return []Look{{`SELECT id, revision, incarnation FROM nodes WHERE removed_at = 0 AND ` + isNode, []any{arg}, func(r Rows) error {
 		var id offpeak.NodeID
 		h := holding{known: true}
 		err := r.Scan(&id, &h.revision, &h.incarnation)
@@ -81,11 +107,10 @@ func (t *verb) lookAssignments(ids []offpeak.NodeID, into map[offpeak.NodeID]*ho
 			*kept = h
 		}
 		return err
-	}}, Look{`SELECT ` + leaseColumns + `, (SELECT spec FROM jobs WHERE jobs.id = leases.job), EXISTS (SELECT 1 FROM checkpoints WHERE checkpoints.job = leases.job)
+	}}, {`SELECT ` + leaseColumns + `, (SELECT spec FROM jobs WHERE jobs.id = leases.job), EXISTS (SELECT 1 FROM checkpoints WHERE checkpoints.job = leases.job)
 		FROM leases WHERE ` + liveLease + ` AND ` + ofNode + ` ORDER BY offered_at, id`, []any{arg}, func(r Rows) error {
 		l := &assigned{}
-		live = append(live, l)
+		*live = append(*live, l)
 		return l.scan(r, &l.spec, &l.checkpoints)
-	}})
-	return live, err
+	}}}
 }

@@ -12,30 +12,35 @@ import (
 
 // Beat applies heartbeats.
 func (s *Store) Beat(ctx context.Context, beats []store.Beat) ([]store.BeatResult, error) {
-	return write(ctx, s, "apply heartbeats", func(t *verb) ([]store.BeatResult, error) {
-		nodes := make([]offpeak.NodeID, len(beats))
-		for i, b := range beats {
-			nodes[i] = b.Node
-		}
-		if err := t.loadNodes(forUpdate, nodes...); err != nil {
-			return nil, err
-		}
-		live, err := t.liveLeases(nodes)
-		if err != nil {
-			return nil, err
-		}
-		out := make([]store.BeatResult, len(beats))
-		for i, b := range beats {
-			err := s.beat(t, b, live, &out[i])
-			switch {
-			case errors.Is(err, offpeak.ErrUnknownNode), errors.Is(err, offpeak.ErrStaleSession):
-				out[i] = store.BeatResult{Err: fmt.Errorf("heartbeat of node %s: %w", b.Node, err)}
-			case err != nil:
-				return nil, fmt.Errorf("heartbeat of node %s: %w", b.Node, err)
-			}
-		}
-		return out, nil
+	return writeEach(ctx, s, "apply heartbeats", beats, s.beats, func(b store.Beat, err error) store.BeatResult {
+		return store.BeatResult{Err: fmt.Errorf("heartbeat of node %s: %w", b.Node, err)}
 	})
+}
+
+// beats applies heartbeats in one transaction.
+func (s *Store) beats(t *verb, beats []store.Beat) ([]store.BeatResult, error) {
+	nodes := make([]offpeak.NodeID, len(beats))
+	for i, b := range beats {
+		nodes[i] = b.Node
+	}
+	if err := t.loadNodes(forUpdate, nodes...); err != nil {
+		return nil, err
+	}
+	live, err := t.liveLeases(nodes)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]store.BeatResult, len(beats))
+	for i, b := range beats {
+		err := s.beat(t, b, live, &out[i])
+		switch {
+		case errors.Is(err, offpeak.ErrUnknownNode), errors.Is(err, offpeak.ErrStaleSession):
+			out[i] = store.BeatResult{Err: fmt.Errorf("heartbeat of node %s: %w", b.Node, err)}
+		case err != nil:
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // liveLeases are the live leases of nodes that are locked.

@@ -14,16 +14,19 @@ import (
 
 // Claim writes leases.
 func (s *Store) Claim(ctx context.Context, claims []store.Claim) ([]store.Claimed, error) {
-	return write(ctx, s, "claim", func(t *verb) ([]store.Claimed, error) {
-		if err := s.loadClaims(t, claims); err != nil {
-			return nil, err
-		}
-		out := make([]store.Claimed, len(claims))
-		for i, c := range claims {
-			out[i] = s.claimed(t, c)
-		}
-		return out, nil
-	})
+	return writeEach(ctx, s, "claim", claims, s.claims, lostClaim)
+}
+
+// claims makes claims in one transaction.
+func (s *Store) claims(t *verb, claims []store.Claim) ([]store.Claimed, error) {
+	if err := s.loadClaims(t, claims); err != nil {
+		return nil, err
+	}
+	out := make([]store.Claimed, len(claims))
+	for i, c := range claims {
+		out[i] = s.claimed(t, c)
+	}
+	return out, nil
 }
 
 // claimed makes one claim, of which nothing remains when it is lost.
@@ -32,6 +35,10 @@ func (s *Store) claimed(t *verb, c store.Claim) store.Claimed {
 	if err == nil {
 		return store.Claimed{Change: change}
 	}
+	return lostClaim(c, err)
+}
+
+func lostClaim(c store.Claim, err error) store.Claimed {
 	if !errors.Is(err, offpeak.ErrQuota) {
 		err = fmt.Errorf("%w: %w", offpeak.ErrConflict, err)
 	}
@@ -43,7 +50,7 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 	j, n := t.rows.jobs[c.Job], t.rows.nodes[c.Node]
 	switch {
 	case j == nil:
-		return store.Change{}, errors.New("it is not there, or somebody has it in hand")
+		return store.Change{}, fmt.Errorf("it is not there, or %w", store.ErrInHand)
 	case j.State != offpeak.JobQueued || j.Attempt != c.Attempt-1:
 		return store.Change{}, fmt.Errorf("it is %s with attempt %d", j.State, j.Attempt)
 	case j.NotBefore != nil && j.NotBefore.After(t.now):
@@ -53,7 +60,7 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 	case t.rows.used[c.Lease]:
 		return store.Change{}, errors.New("the lease id was used before")
 	case n == nil:
-		return store.Change{}, fmt.Errorf("node %s is not there, or somebody has it in hand", c.Node)
+		return store.Change{}, fmt.Errorf("node %s is not there, or %w", c.Node, store.ErrInHand)
 	case !n.ready():
 		return store.Change{}, fmt.Errorf("node %s is not ready", c.Node)
 	}
@@ -229,53 +236,84 @@ func (s *Store) Abandon(ctx context.Context, id offpeak.LeaseID, reason offpeak.
 	})
 }
 
+// dueLease is a lease that has run out, as it was before its node was locked.
+type dueLease struct {
+	id   offpeak.LeaseID
+	node offpeak.NodeID
+}
+
 // Expire ends leases whose expiry is not after asOf.
 func (s *Store) Expire(ctx context.Context, asOf time.Time, limit int) ([]store.Change, error) {
 	// Most ticks find nothing: look before taking the writer's time.
-	due, err := read(ctx, s, "expire leases", func(t *verb) (bool, error) {
-		return t.exists(`SELECT 1 FROM leases WHERE `+liveLease+` AND expires_at <= $1 LIMIT 1`, micros(earlier(asOf, t.now)))
+	due, err := read(ctx, s, "expire leases", func(t *verb) (due []dueLease, err error) {
+		err = t.each(`SELECT id, node FROM leases WHERE `+liveLease+` AND expires_at <= $1 ORDER BY expires_at, id LIMIT $2`, []any{micros(earlier(asOf, t.now)), int64(limit)}, func(r Rows) error {
+			var l dueLease
+			err := r.Scan(&l.id, &l.node)
+			due = append(due, l)
+			return err
+		})
+		return due, err
 	})
-	if err != nil || !due {
+	if err != nil || len(due) == 0 {
 		return nil, err
 	}
-	return write(ctx, s, "expire leases", func(t *verb) ([]store.Change, error) {
-		if late := t.now.Sub(asOf); late > store.ExpireWithin {
-			return nil, fmt.Errorf("asked %s ago: %w", late, offpeak.ErrConflict)
+	var late error
+	ended, err := writeEach(ctx, s, "expire leases", due, func(t *verb, due []dueLease) ([]answer[*store.Change], error) {
+		if ago := t.now.Sub(asOf); ago > store.ExpireWithin {
+			late = fmt.Errorf("expire leases: asked %s ago: %w", ago, offpeak.ErrConflict)
+			return make([]answer[*store.Change], len(due)), nil
 		}
-		const due = liveLease + ` AND expires_at <= $1`
-		until := micros(earlier(asOf, t.now))
-		list, err := t.leases(due+` ORDER BY expires_at, id LIMIT $2`, until, int64(limit))
+		return s.expire(t, asOf, due)
+	}, refuse)
+	if err != nil {
+		return nil, err
+	}
+	var out []store.Change
+	for i, e := range ended {
+		if e.v != nil {
+			out = append(out, *e.v)
+		}
+		if e.err != nil && err == nil {
+			err = &store.UnendedError{Lease: due[i].id, Cause: e.err}
+		}
+	}
+	if late != nil {
+		err = late
+	}
+	return out, err
+}
+
+// expire ends those of the leases that are still due, in one transaction.
+func (s *Store) expire(t *verb, asOf time.Time, due []dueLease) ([]answer[*store.Change], error) {
+	out := make([]answer[*store.Change], len(due))
+	at := make(map[offpeak.LeaseID]int, len(due))
+	ids, nodes := make([]string, len(due)), make([]offpeak.NodeID, len(due))
+	for i, l := range due {
+		at[l.id], ids[i], nodes[i] = i, string(l.id), l.node
+	}
+	if err := t.loadNodes(forUpdate, nodes...); err != nil {
+		return nil, err
+	}
+	// Another monitor, or a heartbeat, may have been there before the lock.
+	list, err := t.leases(liveLease+` AND expires_at <= $1 AND id = ANY($2) ORDER BY expires_at, id`, micros(earlier(asOf, t.now)), ids)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.loadJobs(t, forUpdate, jobsOf(list)); err != nil {
+		return nil, err
+	}
+	for _, l := range list {
+		reason := offpeak.EndNodeLost
+		if l.State == offpeak.LeaseOffered || l.unheard() {
+			reason = offpeak.EndOfferLapsed
+		}
+		c, err := s.endNow(t, l, ending{reason: reason})
 		if err != nil {
 			return nil, err
 		}
-		ids, nodes := make([]string, len(list)), make([]offpeak.NodeID, len(list))
-		for i, l := range list {
-			ids[i], nodes[i] = string(l.ID), l.Node
-		}
-		if err := t.loadNodes(forUpdate, nodes...); err != nil {
-			return nil, err
-		}
-		// Another monitor, or a heartbeat, may have been there before the lock.
-		if list, err = t.leases(due+` AND id = ANY($2) ORDER BY expires_at, id`, until, ids); err != nil {
-			return nil, err
-		}
-		if err := s.loadJobs(t, forUpdate, jobsOf(list)); err != nil {
-			return nil, err
-		}
-		var out []store.Change
-		for _, l := range list {
-			reason := offpeak.EndNodeLost
-			if l.State == offpeak.LeaseOffered || l.unheard() {
-				reason = offpeak.EndOfferLapsed
-			}
-			c, err := s.endNow(t, l, ending{reason: reason})
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, c)
-		}
-		return out, nil
-	})
+		out[at[l.ID]].v = &c
+	}
+	return out, nil
 }
 
 // Overdue counts nodes whose leases run out.

@@ -249,8 +249,10 @@ func (s *Store) DropBlob(ctx context.Context, ref store.BlobRef) (dropped, last 
 	type did struct{ dropped, last bool }
 	d, err := write(ctx, s, "drop blob "+string(ref.Hash), func(t *verb) (d did, err error) {
 		var size int64
-		// The look at who refers to it comes after the lock: nobody does so later.
-		if err := t.Lock(`SELECT 1 FROM blobs WHERE hash = $1 AND account = $2 FOR UPDATE`, string(ref.Hash), string(ref.Account)); err != nil {
+		// The look at who refers to it comes after the lock: nobody does so later. All
+		// accounts' holds are locked, so that one of those who drop theirs at once
+		// sees that it is the last.
+		if err := t.Lock(`SELECT 1 FROM blobs WHERE hash = $1 ORDER BY account FOR UPDATE`, string(ref.Hash)); err != nil {
 			return d, err
 		}
 		err = t.row(`DELETE FROM blobs AS b WHERE b.hash = $2 AND b.account = $3 AND b.protected_until <= $1 AND `+free+` RETURNING size`, []any{micros(t.now), string(ref.Hash), string(ref.Account)}, &size)

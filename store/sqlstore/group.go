@@ -29,6 +29,9 @@ type group[Q, A any] struct {
 	mu      sync.Mutex // guards what follows
 	waiting []*member[Q, A]
 	running bool
+	closed  bool
+	// under is the goroutine that does batches, while there are any.
+	under sync.WaitGroup
 }
 
 type member[Q, A any] struct {
@@ -39,19 +42,10 @@ type member[Q, A any] struct {
 
 // do does one thing, in company if there is any.
 func (g *group[Q, A]) do(ctx context.Context, q Q) (A, error) {
-	if g.each {
+	m := &member[Q, A]{q: q, done: make(chan struct{})}
+	if !g.join(ctx, m) {
 		a := g.single(ctx, q)
 		return a.v, a.err
-	}
-	m := &member[Q, A]{q: q, done: make(chan struct{})}
-	g.mu.Lock()
-	g.waiting = append(g.waiting, m)
-	first := !g.running
-	g.running = true
-	g.mu.Unlock()
-	if first {
-		// Nobody's hurry ends what is done for others too; the engine bounds it.
-		go g.batches(context.WithoutCancel(ctx))
 	}
 	select {
 	case <-m.done:
@@ -60,6 +54,30 @@ func (g *group[Q, A]) do(ctx context.Context, q Q) (A, error) {
 		var none A
 		return none, fmt.Errorf("wait for the commit, outcome unknown: %w: %w", offpeak.ErrUnavailable, ctx.Err())
 	}
+}
+
+// join has a member done in the next batch, unless everything is done by itself.
+func (g *group[Q, A]) join(ctx context.Context, m *member[Q, A]) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.each || g.closed {
+		return false
+	}
+	g.waiting = append(g.waiting, m)
+	if !g.running {
+		g.running = true
+		// Nobody's hurry ends what is done for others too; the engine bounds it.
+		g.under.Go(func() { g.batches(context.WithoutCancel(ctx)) })
+	}
+	return true
+}
+
+// close ends batches once those that wait are done. What comes later is done by itself.
+func (g *group[Q, A]) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.under.Wait()
 }
 
 // batches runs until nobody waits.
@@ -86,56 +104,93 @@ func (g *group[Q, A]) batch(ctx context.Context, batch []*member[Q, A]) {
 	for i, m := range batch {
 		list[i] = m.q
 	}
-	if len(batch) > 1 {
-		answers, err := g.run(ctx, list)
-		switch {
-		case err == nil:
-			for i, m := range batch {
-				m.a = answers[i]
-			}
-			return
-		case broken(err):
-			for _, m := range batch {
-				m.a.err = err
-			}
-			return
-		}
-	}
-	// Alone it is clear whose fault it is.
-	for _, m := range batch {
-		m.a = g.single(ctx, m.q)
+	answers := apart(list, func(list []Q) ([]answer[A], error) { return g.run(ctx, list) }, refuse[Q, A])
+	for i, m := range batch {
+		m.a = answers[i]
 	}
 }
 
 func (g *group[Q, A]) single(ctx context.Context, q Q) answer[A] {
 	answers, err := g.run(ctx, []Q{q})
 	if err != nil {
-		return answer[A]{err: err}
+		return refuse[Q, A](q, err)
 	}
 	return answers[0]
+}
+
+func refuse[Q, A any](_ Q, err error) answer[A] { return answer[A]{err: err} }
+
+// apart has a list done in one transaction. Where that is refused it tries the halves
+// by themselves, and so on down to the members that are refused alone: theirs are the
+// answers that refused gives. What breaks the store is nobody's fault, and the answer
+// of all who were in it.
+func apart[Q, A any](list []Q, run func(list []Q) ([]A, error), refused func(q Q, err error) A) []A {
+	out, err := run(list)
+	switch {
+	case err == nil:
+		return out
+	case len(list) > 1 && !Broken(err):
+		half := len(list) / 2
+		return append(apart(list[:half:half], run, refused), apart(list[half:], run, refused)...)
+	}
+	out = make([]A, len(list))
+	for i, q := range list {
+		out[i] = refused(q, err)
+	}
+	return out
+}
+
+// writeEach runs a verb that is many, of which each stands alone. An error is that of
+// all: nothing was done, or it is ErrUnavailable.
+func writeEach[Q, A any](ctx context.Context, s *Store, what string, list []Q, fn func(t *verb, list []Q) ([]A, error), refused func(q Q, err error) A) ([]A, error) {
+	var lost error
+	tries := 0
+	out := apart(list, func(list []Q) ([]A, error) {
+		if lost != nil {
+			return nil, lost
+		}
+		tries++
+		out, err := transact(ctx, s, func(t *verb) ([]A, error) { return fn(t, list) })
+		switch {
+		case err == nil || !Broken(err) && ctx.Err() == nil:
+		case tries == 1:
+			lost = err
+		default:
+			lost = fmt.Errorf("part of it may be done: %w: %w", offpeak.ErrUnavailable, err)
+		}
+		return out, err
+	}, refused)
+	if lost != nil {
+		return nil, fmt.Errorf("%s: %w", what, lost)
+	}
+	return out, nil
 }
 
 // together is a group's run: fn in one transaction. A member that is alone and
 // refused leaves nothing to commit.
 func together[Q, A any](s *Store, fn func(t *verb, list []Q) ([]answer[A], error)) func(ctx context.Context, list []Q) ([]answer[A], error) {
 	return func(ctx context.Context, list []Q) ([]answer[A], error) {
-		return transact(ctx, s, func(t *verb) ([]answer[A], error) {
+		answers, err := transact(ctx, s, func(t *verb) ([]answer[A], error) {
 			answers, err := fn(t, list)
 			if err == nil && len(list) == 1 {
 				err = answers[0].err
 			}
 			return answers, err
 		})
+		if err == nil {
+			s.verbs.Add(int64(len(list) - 1)) // one was counted with its transaction
+		}
+		return answers, err
 	}
 }
 
-// broken says that an error is the disk's or the connection's, not the verb's.
-func broken(err error) bool {
+// Broken says that an error is the disk's or the connection's, not the verb's.
+func Broken(err error) bool {
 	return errors.Is(err, offpeak.ErrStorage) || errors.Is(err, offpeak.ErrUnavailable)
 }
 
 // fatal says that an error of one member is that of the whole transaction.
 func fatal(err error) bool {
 	_, raced := errors.AsType[*RacedError](err)
-	return raced || broken(err)
+	return raced || Broken(err)
 }

@@ -32,7 +32,7 @@ func TestGroup(t *testing.T) {
 				return odd
 			}
 			return nil
-		}, []int{1, 4, 1, 1, 1, 1}, func(q int) error {
+		}, []int{1, 4, 2, 2, 1, 1}, func(q int) error {
 			if q == 3 {
 				return odd
 			}

@@ -48,6 +48,10 @@ func (s *Store) submissions(t *verb, list []submission) ([]answer[offpeak.Job], 
 	if err := t.loadOperations(ops...); err != nil {
 		return nil, err
 	}
+	// Jobs before accounts, as everybody locks them.
+	if err := s.loadJobs(t, forUpdate, repeated(list)); err != nil {
+		return nil, err
+	}
 	open, err := t.openJobs(accounts)
 	if err != nil {
 		return nil, err
@@ -72,6 +76,16 @@ func (s *Store) submissions(t *verb, list []submission) ([]answer[offpeak.Job], 
 	// in one direction.
 	slices.SortFunc(t.writes.rows[addSpec], func(a, b []any) int { return strings.Compare(a[0].(string), b[0].(string)) })
 	return out, nil
+}
+
+// repeated are the jobs that submissions repeat.
+func repeated(list []submission) (out []offpeak.JobID) {
+	for _, n := range list {
+		if n.job.RetryOf != "" {
+			out = append(out, n.job.RetryOf)
+		}
+	}
+	return out
 }
 
 // openJobs locks the accounts that have a quota of jobs, and counts theirs.
@@ -144,10 +158,9 @@ func (s *Store) addJob(t *verb, sub submission, open *quota) error {
 		}
 	}
 	if n.RetryOf != "" {
-		t.rows.lock = forUpdate
-		old, err := s.job(t, n.Account, n.RetryOf)
-		if err != nil {
-			return err
+		old := t.rows.jobs[n.RetryOf]
+		if old == nil || old.Account != n.Account {
+			return offpeak.ErrNotFound
 		}
 		if !old.State.Terminal() {
 			return fmt.Errorf("job %s has not ended: %w", old.ID, offpeak.ErrConflict)
@@ -435,15 +448,17 @@ func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
 
 // Waiting returns those of the jobs that are queued.
 func (s *Store) Waiting(ctx context.Context, jobs []offpeak.JobID) ([]store.Queued, error) {
-	return read(ctx, s, "read queued jobs", func(t *verb) (out []store.Queued, err error) {
-		r := newQueueReader()
-		err = t.each(selectQueued+` AND j.id = ANY($1) ORDER BY j.priority DESC, j.seq`, []any{texts(jobs)}, func(rows Rows) error {
-			q, err := r.scan(rows)
-			out = append(out, q)
-			return err
-		})
-		return out, err
-	})
+	r := newQueueReader()
+	var out []store.Queued
+	_, err := s.db.Glance(ctx, Look{selectQueued + ` AND j.id = ANY($1) ORDER BY j.priority DESC, j.seq`, []any{texts(jobs)}, func(rows Rows) error {
+		q, err := r.scan(rows)
+		out = append(out, q)
+		return err
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("read queued jobs: %w", err)
+	}
+	return out, nil
 }
 
 // Queue walks over all queued jobs.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"offpeak"
@@ -68,13 +69,50 @@ func (s *Store) Report(ctx context.Context, r store.Report) (store.Change, error
 }
 
 // countStale leaves an audit row of a refused message in a transaction of its
-// own, since the refused one changed nothing.
+// own, since the refused one changed nothing. Audit rows are kept for ever, and an
+// agent may repeat itself or make leases up: it leaves one of each kind for a lease,
+// and one for all leases that are not its own.
 func (s *Store) countStale(ctx context.Context, node offpeak.NodeID, stale *offpeak.StaleLeaseError, what string) error {
+	m := message{node: node, what: what}
+	if stale.State != "" {
+		m.lease = stale.Lease
+	}
+	if !s.stale.first(m) {
+		return nil
+	}
 	_, err := write(ctx, s, "audit stale "+what, func(t *verb) (struct{}, error) {
 		t.audit(byNode("", node), "lease."+what, string(stale.Lease), "stale")
 		return struct{}{}, nil
 	})
 	return err
+}
+
+// message is a kind of message of a node about a lease; "" any that it does not have.
+type message struct {
+	node  offpeak.NodeID
+	lease offpeak.LeaseID
+	what  string
+}
+
+// noted are messages that the audit knows of since this store was opened: the newest.
+type noted struct {
+	mu   sync.Mutex // guards have
+	have map[message]struct{}
+}
+
+// first notes a message, and says whether it was not noted before.
+func (n *noted) first(m message) bool {
+	const most = 1 << 14
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, again := n.have[m]; again {
+		return false
+	}
+	if n.have == nil || len(n.have) >= most {
+		n.have = make(map[message]struct{})
+	}
+	n.have[m] = struct{}{}
+	return true
 }
 
 // reports applies reports, each of which stands alone.

@@ -13,8 +13,8 @@ import (
 	"offpeak/store"
 )
 
-// live and held list the lease states of the partial indexes, so that queries
-// match them.
+// liveLease and openJob are the conditions of the schema's partial indexes, word for
+// word, so that queries match them.
 const (
 	liveLease = `state IN ('offered', 'preparing', 'running', 'finishing')`
 	openJob   = `state NOT IN ('succeeded', 'failed', 'cancelled')`

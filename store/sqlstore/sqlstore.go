@@ -33,6 +33,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"offpeak"
@@ -46,6 +47,9 @@ type DB interface {
 	Write(ctx context.Context, fn func(tx Tx) error) error
 	// Read runs fn over one consistent snapshot.
 	Read(ctx context.Context, fn func(tx Tx) error) error
+	// Glance runs queries over one consistent snapshot, in one round trip where the
+	// engine can, and says when it was.
+	Glance(ctx context.Context, list ...Look) (Moment, error)
 	// Backup writes a consistent copy to path, which must not exist.
 	Backup(ctx context.Context, path string) error
 	Close() error
@@ -78,6 +82,12 @@ type Tx interface {
 	Lock(query string, args ...any) error
 	// Sub runs fn so that an error undoes what fn did and nothing else.
 	Sub(fn func() error) error
+}
+
+// Moment is when something was read: what Now and Horizon of its transaction were.
+type Moment struct {
+	Now     time.Time
+	Horizon int64
 }
 
 // Look is one query, and what takes each of its rows.
@@ -114,6 +124,9 @@ type Store struct {
 	db  DB
 	cfg Config
 
+	verbs atomic.Int64
+	stale noted
+
 	mu    sync.Mutex                    // guards rand and specs
 	rand  *rand.Rand                    // handed to AfterEnd
 	specs map[offpeak.Hash]offpeak.Spec // specs read lately; they never change
@@ -140,8 +153,17 @@ func (s *Store) Now(ctx context.Context) (time.Time, error) {
 // Backup writes a consistent copy to path.
 func (s *Store) Backup(ctx context.Context, path string) error { return s.db.Backup(ctx, path) }
 
-// Close flushes and closes.
-func (s *Store) Close() error { return s.db.Close() }
+// Close does what waits, flushes and closes.
+func (s *Store) Close() error {
+	s.reporting.close()
+	s.submitting.close()
+	s.assigning.close()
+	return s.db.Close()
+}
+
+// Verbs counts the writing verbs that were done, of which many may have shared a
+// transaction.
+func (s *Store) Verbs() int64 { return s.verbs.Load() }
 
 // write runs one verb: fn decides, and what it wants written is written after it. The result is
 // handed over only when the transaction is durable: after an unknown outcome the
@@ -168,6 +190,7 @@ func transact[T any](ctx context.Context, s *Store, fn func(t *verb) (T, error))
 	if err != nil {
 		return none, err
 	}
+	s.verbs.Add(1)
 	return out, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,38 +14,42 @@ import (
 
 // Events lists events after a cursor.
 func (s *Store) Events(ctx context.Context, account offpeak.AccountID, after int64, limit int) ([]offpeak.Event, error) {
-	return read(ctx, s, "list events", func(t *verb) ([]offpeak.Event, error) {
-		floor, err := t.pruned()
-		if err != nil {
-			return nil, err
+	q, args := `SELECT cursor, at, type, account, job, attempt, lease, node, reason, data, hub FROM events WHERE cursor > $1`, []any{after, int64(limit)}
+	if account != "" {
+		q, args = q+` AND account = $3`, append(args, string(account))
+	}
+	var floor int64
+	var out []offpeak.Event
+	m, err := s.db.Glance(ctx, Look{selectPruned, nil, func(r Rows) error { return r.Scan(&floor) }}, Look{q + ` ORDER BY cursor LIMIT $2`, args, func(r Rows) error {
+		var e offpeak.Event
+		var at int64
+		var data string
+		err := r.Scan(&e.Cursor, &at, &e.Type, &e.Account, &e.Job, &e.Attempt, &e.Lease, &e.Node, &e.Reason, &data, &e.Hub)
+		e.At = moment(at)
+		if data != "" {
+			e.Data = json.RawMessage(data)
 		}
-		if after < floor {
-			return nil, fmt.Errorf("events after %d were pruned up to %d: %w", after, floor, offpeak.ErrNotFound)
-		}
-		q, args := `SELECT cursor, at, type, account, job, attempt, lease, node, reason, data, hub FROM events WHERE cursor > $1 AND cursor <= $3`, []any{after, int64(limit), t.Horizon()}
-		if account != "" {
-			q, args = q+` AND account = $4`, append(args, string(account))
-		}
-		var out []offpeak.Event
-		err = t.each(q+` ORDER BY cursor LIMIT $2`, args, func(rows Rows) error {
-			var e offpeak.Event
-			var at int64
-			var data string
-			err := rows.Scan(&e.Cursor, &at, &e.Type, &e.Account, &e.Job, &e.Attempt, &e.Lease, &e.Node, &e.Reason, &data, &e.Hub)
-			e.At = moment(at)
-			if data != "" {
-				e.Data = json.RawMessage(data)
-			}
-			out = append(out, e)
-			return err
-		})
-		return out, err
-	})
+		out = append(out, e)
+		return err
+	}})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("list events: %w", err)
+	case after < floor:
+		return nil, fmt.Errorf("list events: events after %d were pruned up to %d: %w", after, floor, offpeak.ErrNotFound)
+	}
+	// A transaction that still runs may have events between those beyond the horizon.
+	if n := slices.IndexFunc(out, func(e offpeak.Event) bool { return e.Cursor > m.Horizon }); n >= 0 {
+		out = out[:n]
+	}
+	return out, nil
 }
+
+const selectPruned = `SELECT COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE key = 'events_pruned'), 0)`
 
 // pruned is the cursor of the newest event that was pruned.
 func (t *verb) pruned() (cursor int64, err error) {
-	err = t.row(`SELECT COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE key = 'events_pruned'), 0)`, nil, &cursor)
+	err = t.row(selectPruned, nil, &cursor)
 	return cursor, err
 }
 

@@ -2,10 +2,12 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"offpeak"
+	"offpeak/store"
 )
 
 // hubs is what one hub needs of the others' work, in any engine.
@@ -20,6 +22,22 @@ func hubs(t *testing.T, g *grid) {
 	}
 	waiting(t, g)
 	overdue(t, g)
+	elsewhere := new(store.BlobsElsewhereError)
+	if _, err := g.Attend(ctx, offpeak.Hub{ID: "hub_2", Blobs: "there"}, 0); !errors.As(err, &elsewhere) || elsewhere.There != "here" {
+		t.Errorf("a hub with blobs elsewhere: %v", err)
+	}
+	if err := g.MoveBlobs(ctx, "hub_1", "there", "/srv/there"); err != nil {
+		t.Errorf("MoveBlobs: %v", err)
+	}
+	if p, err := g.Place(ctx); err != nil || a.Grid == "" || p != (store.Place{Grid: a.Grid, Blobs: "there", BlobsAt: "/srv/there"}) {
+		t.Errorf("Place = %+v, %v; the grid is %s", p, err, a.Grid)
+	}
+	if again, err := g.Attend(ctx, offpeak.Hub{ID: "hub_2", Blobs: "there"}, 0); err != nil || again.Grid != a.Grid {
+		t.Errorf("Attend where the blobs are = %+v, %v", again, err)
+	}
+	if err := g.Leave(ctx, "hub_2"); err != nil {
+		t.Errorf("Leave: %v", err)
+	}
 	if err := g.Leave(ctx, "hub_1"); err != nil {
 		t.Errorf("Leave: %v", err)
 	}

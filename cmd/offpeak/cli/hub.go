@@ -77,6 +77,9 @@ the file.`,
 			if err := o.validate(); err != nil {
 				return err
 			}
+			if err := o.checkDB(env.Getenv); err != nil {
+				return err
+			}
 			return o.run(cmd.Context(), env)
 		},
 	}
@@ -85,7 +88,7 @@ the file.`,
 	f.StringVar(&o.data, "data", filepath.Join(local.Home(env.Getenv), "hub"), "folder that holds the hub's state")
 	f.StringVar(&o.db, "db", "", "PostgreSQL `URL` of the grid's database, instead of a file in the data folder; with a password it belongs into OFFPEAK_DB or the file of settings")
 	f.StringVar(&o.blobs, "blobs", "", "`place` of inputs, outputs and checkpoints, if not the data folder: the path of a folder, or s3://bucket/prefix")
-	f.BoolVar(&o.blobsMoved, "blobs-moved", false, "all blobs were copied to --blobs, which is the grid's place for them from now on; no other hub may be at work")
+	f.BoolVar(&o.blobsMoved, "blobs-moved", false, "all blobs are at --blobs, which is this grid's place for them from now on, and no other's; no other hub may be at work")
 	f.StringVar(&o.config, "config", "", "`file` of settings in YAML (default hub.yaml beside the data folder, if there is one)")
 	f.DurationVar(&o.heartbeat, "heartbeat", 5*time.Second, "interval of heartbeats that agents are told")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "silence of a node after which its leases expire")
@@ -131,9 +134,6 @@ func (o *hubOptions) validate() error {
 	}
 	if !(o.rate > 0) {
 		return badInput("--rate: %v: is more than 0", o.rate)
-	}
-	if err := o.checkDB(); err != nil {
-		return err
 	}
 	if _, _, err := net.SplitHostPort(o.listen); err != nil {
 		return badInput("--listen: %q: is host:port, for example 127.0.0.1:7070", o.listen)
@@ -299,7 +299,7 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 	h := hub.New(hub.Config{
 		Interval: o.heartbeat, Timeout: o.timeout, Offer: o.offer, Tick: o.tick,
 		Retention: store.Retention{Jobs: keep(o.keepJobs), Logs: keep(o.keepLogs), Events: keep(o.keepEvents), Operations: keep(o.keepOperations)},
-		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version, Blobs: o.blobsIn(s.blobs),
+		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version, Blobs: o.blobsIn(s.blobs), BlobsAt: o.blobs,
 	}, hub.Env{
 		ID: s.id, Store: s.store, Blobs: s.blobs.Store, Log: s.log, Now: s.now,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Random: crand.Reader,

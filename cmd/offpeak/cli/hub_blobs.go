@@ -52,13 +52,24 @@ func (o *hubOptions) checkBlobs(ctx context.Context, db store.Store, blobs *plac
 // join has the hub join its grid, with its blobs where the grid's are.
 func (s *service) join(ctx context.Context, h *hub.Hub) error {
 	if s.options.blobsMoved {
-		if err := s.store.MoveBlobs(ctx, s.id, s.options.blobsIn(s.blobs)); err != nil {
+		if err := s.store.MoveBlobs(ctx, s.id, s.options.blobsIn(s.blobs), s.options.blobs); err != nil {
 			return world.Hint(err, "Stop the other hubs, copy the blobs, then start this one with --blobs-moved and the others without.")
 		}
 	}
 	err := h.Join(ctx)
 	if elsewhere := new(store.BlobsElsewhereError); errors.As(err, &elsewhere) {
-		return world.Hint(err, "Give this hub the same --blobs as the others. If the blobs were copied here, stop the other hubs and start this one with --blobs-moved.")
+		return world.Hint(err, "Give this hub the same --blobs as the grid had. If the blobs were copied here, stop the other hubs and start this one with --blobs-moved.")
+	}
+	if err != nil {
+		return err
+	}
+	err = s.blobs.Claim(ctx, h.Grid(), s.options.blobsMoved)
+	if taken := new(place.TakenError); errors.As(err, &taken) {
+		if err := s.store.Leave(context.WithoutCancel(ctx), s.id); err != nil {
+			s.log.Warn("leave the other hubs", "err", err)
+		}
+		return world.Hint(fmt.Errorf("%w, and this hub's is another one or a copy of it: each would remove the other's blobs", err),
+			"While that grid still runs, copy its blobs, and name the copy with --blobs and --blobs-moved. If it is gone for good, start this hub with --blobs-moved.")
 	}
 	return err
 }
@@ -67,7 +78,16 @@ func (s *service) join(ctx context.Context, h *hub.Hub) error {
 // hub's own folder is another place.
 func (o *hubOptions) blobsIn(p *place.Place) string {
 	if p.ID == place.Own {
-		return "the data folder " + o.place()
+		return o.own()
 	}
 	return p.ID
+}
+
+// own is the data folder as a place of blobs. A file is only ever its folder's, which
+// may be moved; hubs on one database have a folder each.
+func (o *hubOptions) own() string {
+	if o.db == "" {
+		return "the data folder"
+	}
+	return "the data folder " + o.place()
 }

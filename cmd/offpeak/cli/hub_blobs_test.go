@@ -80,9 +80,15 @@ func TestBlobsElsewhere(t *testing.T) {
 
 			next := filepath.Join(home, "next")
 			code, stdout, stderr := once(t, home, "restore", backup, "--data", next)
-			if want := fmt.Sprintf("--data %s --blobs '%s'", next, blobs); code != 0 || !strings.Contains(stdout, want) {
+			if want := fmt.Sprintf("--data %s --blobs '%s' --blobs-moved", next, blobs); code != 0 || !strings.Contains(stdout, want) {
 				t.Fatalf("restore: exit %d, %s%s", code, stdout, stderr)
 			}
+			// While the grid that was backed up may still run, it is not to share them.
+			code, _, stderr = once(t, home, "hub", "--listen", "127.0.0.1:0", "--data", next, "--blobs", blobs)
+			if code != 1 || !strings.Contains(stderr, "--blobs-moved") {
+				t.Errorf("a restored hub on the blobs of its original: exit %d, %s", code, stderr)
+			}
+			startHub(t, home, "--data", next, "--blobs", blobs, "--blobs-moved").stop()
 			h = startHub(t, home, "--data", next, "--blobs", blobs)
 			download(t, direct(localFile(t, home)), kept, "kept")
 			h.stop()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
 	"path/filepath"
 
@@ -60,14 +59,16 @@ func (o *hubOptions) place() string {
 
 // checkDB refuses what is no URL of a PostgreSQL database. It is not shown: it may
 // hold a password.
-func (o *hubOptions) checkDB() error {
-	if o.db == "" {
+func (o *hubOptions) checkDB(getenv func(string) string) error {
+	field := new(offpeak.FieldError)
+	if o.db == "" || !errors.As(postgres.CheckURL(o.db), &field) {
 		return nil
 	}
-	if u, err := url.Parse(o.db); err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
-		return badInput("--db: is a PostgreSQL URL, for example postgres://offpeak@db.example.org/offpeak; without it the state lies in the data folder")
+	from := "--db"
+	if getenv("OFFPEAK_DB") == o.db {
+		from = "--db (from OFFPEAK_DB)"
 	}
-	return nil
+	return badInput("%s: %s; without it the state lies in the data folder", from, field.Rule)
 }
 
 // databaseError adds the next step to an error of opening the database that a flag

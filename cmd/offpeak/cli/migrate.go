@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"offpeak"
 	"offpeak/blob"
 	"offpeak/cmd/offpeak/cli/render"
 	"offpeak/cmd/offpeak/cli/world"
@@ -66,8 +67,9 @@ To bring a backup into PostgreSQL, see offpeak restore --db.`,
 			context.AfterFunc(ctx, restore) // told again, it goes at once
 			m := &move{env: env, from: source, to: target, blobs: blobs}
 			if err := m.run(ctx); err != nil {
-				if ctx.Err() != nil {
-					err = fmt.Errorf("interrupted: the target is as empty as it was: %w", err)
+				if ctx.Err() != nil && m.moved.Tables == nil {
+					// What an interrupt breaks, such as a connection, says nothing of it.
+					return world.Hint(errors.New("interrupted: the target is as empty as it was, and the source as it was"), "Give the same command again.")
 				}
 				return diskFull(err)
 			}
@@ -103,7 +105,10 @@ func parseHouse(flag, text string) (house, error) {
 		}
 		return house{flag: flag, file: path}, nil
 	}
-	if u, err := url.Parse(text); err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql") {
+	if strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://") {
+		if field := new(offpeak.FieldError); errors.As(postgres.CheckURL(text), &field) {
+			return house{}, badInput("--%s: %s", flag, field.Rule)
+		}
 		return house{flag: flag, url: text}, nil
 	}
 	return house{}, badInput("--%s: is sqlite: and a hub's data folder, or the URL of a PostgreSQL database, for example postgres://offpeak@db.example.org/offpeak", flag)
@@ -147,6 +152,10 @@ type move struct {
 	from, to house
 	blobs    string
 	moved    moved
+	// copied says where blobs were copied to, as hubs compare it; place where they lie
+	// in the end.
+	copied string
+	place  store.Place
 }
 
 func (m *move) run(ctx context.Context) (err error) {
@@ -176,6 +185,9 @@ func (m *move) toPostgres(ctx context.Context) error {
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
 		return badInput("--from: there is no database at %s", path)
 	}
+	if err := sqlite.Examine(path); err != nil {
+		return fmt.Errorf("--from: %w", err)
+	}
 	if !sqlite.Served(path) {
 		return world.Hint(badInput("--from: no hub has had %s in its data folder: it is a backup", path),
 			"Bring it back as what it is: `offpeak restore "+m.from.folder()+" --db URL`.")
@@ -195,8 +207,42 @@ func (m *move) toPostgres(ctx context.Context) error {
 	if err := m.copyBlobs(ctx); err != nil {
 		return err
 	}
-	m.moved.Tables, err = moving.ToPostgres(ctx, source, target, m.progress())
-	return err
+	if m.moved.Tables, err = moving.ToPostgres(ctx, source, target, m.progress()); err != nil {
+		return err
+	}
+	return m.settleBlobs(ctx, source, target)
+}
+
+// settleBlobs tells the target where blobs lie, if that is not what it was, and notes
+// how the hubs are told.
+func (m *move) settleBlobs(ctx context.Context, source, target interface {
+	Place(ctx context.Context) (store.Place, error)
+	MoveBlobs(ctx context.Context, hub offpeak.HubID, to, at string) error
+}) error {
+	ctx = context.WithoutCancel(ctx) // the rows are there for good
+	was, err := source.Place(ctx)
+	if err != nil {
+		return err
+	}
+	now := was
+	file := hubOptions{data: m.to.folder()}
+	shared := hubOptions{data: m.from.folder(), db: m.to.url}
+	switch {
+	case m.copied != "":
+		now.Blobs, now.BlobsAt = m.copied, m.blobs
+	case m.to.url != "" && was.Blobs == file.own():
+		now.Blobs = shared.own()
+	case m.to.file != "" && was.Blobs == (&hubOptions{data: m.to.folder(), db: m.from.url}).own():
+		now.Blobs = file.own()
+	}
+	m.place = now
+	if now == was {
+		return nil
+	}
+	if err := target.MoveBlobs(ctx, "", now.Blobs, now.BlobsAt); err != nil {
+		return world.Hint(fmt.Errorf("the rows were carried, but not where blobs lie: %w", err), "Start one hub with --blobs-moved.")
+	}
+	return nil
 }
 
 func (m *move) toSQLite(ctx context.Context) error {
@@ -215,11 +261,30 @@ func (m *move) toSQLite(ctx context.Context) error {
 	} else if !there {
 		return badInput("--from: the database holds no grid")
 	}
+	if err := moving.Unattended(ctx, source); err != nil {
+		return err
+	}
+	_, err = os.Stat(m.to.folder())
+	made := errors.Is(err, fs.ErrNotExist)
 	if err := os.MkdirAll(m.to.folder(), 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w", err)
 	}
-	m.moved.Tables, err = moving.ToSQLite(ctx, source, m.to.file, m.progress())
-	return err
+	defer func() {
+		if made && m.moved.Tables == nil {
+			// Whatever cannot go now is no hub's state.
+			_ = os.Remove(m.to.file + ".lock")
+			_ = os.Remove(m.to.folder())
+		}
+	}()
+	if m.moved.Tables, err = moving.ToSQLite(ctx, source, m.to.file, m.progress()); err != nil {
+		return err
+	}
+	target, err := sqlite.Open(context.WithoutCancel(ctx), m.to.file, sqlite.Options{})
+	if err != nil {
+		return storeError(err)
+	}
+	defer target.Close()
+	return m.settleBlobs(ctx, source, target)
 }
 
 // open opens a database.
@@ -280,7 +345,7 @@ func (m *move) copyBlobs(ctx context.Context) error {
 		n++
 		progress(moving.Step{Table: "bytes of blobs", Done: n})
 	}
-	m.moved.Blobs = &n
+	m.moved.Blobs, m.copied = &n, (&hubOptions{data: m.from.folder(), db: m.to.url}).blobsIn(target)
 	return nil
 }
 
@@ -333,18 +398,29 @@ func (m *move) show() error {
 func (m *move) next() []string {
 	if m.to.file != "" {
 		folder := m.to.folder()
+		blobs, next := "Blobs stay where they are.", "next: offpeak hub --data "+folder
+		switch own := (&hubOptions{data: folder}).own(); {
+		case m.place.BlobsAt != "":
+			next += " --blobs '" + m.place.BlobsAt + "'"
+		case m.place.Blobs != own && m.place.Blobs != "":
+			blobs = "Blobs lie in " + m.place.Blobs + ": copy its " + data.BlobFolder + " to " + folder + " first."
+			next += " --blobs-moved"
+		}
 		return []string{
-			"Blobs stay where they are: start the hub with the --blobs that the grid's hubs had.",
+			blobs,
 			"The hubs' key, if they have one, is " + data.KeyFile + " in their data folders: copy it to " + folder + ".",
-			"next: offpeak hub --data " + folder + " --blobs PLACE",
+			next,
 		}
 	}
 	folder := m.from.folder()
 	blobs := "Blobs stay where they are. Those in " + filepath.Join(folder, data.BlobFolder) + " serve one hub only: for several, copy them with --blobs."
 	next := "next: offpeak hub --data " + folder + " --db '" + m.moved.To + "'"
+	if m.place.BlobsAt != "" {
+		blobs = "Blobs stay where they are."
+		next += " --blobs '" + m.place.BlobsAt + "'"
+	}
 	if m.moved.Blobs != nil {
 		blobs = fmt.Sprintf("%d blobs were copied to %s.", *m.moved.Blobs, m.blobs)
-		next += " --blobs '" + m.blobs + "'"
 	}
 	return []string{blobs, m.from.file + " is as it was: start no hub on it again.", next}
 }

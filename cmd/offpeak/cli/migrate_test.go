@@ -76,6 +76,12 @@ func TestMigrate(t *testing.T) {
 	refusedWith(t, home, 2, "both SQLite", "migrate", "--from", "sqlite:"+folder, "--to", "sqlite:"+folder)
 	refusedWith(t, home, 2, "pg_dump", "migrate", "--from", url, "--to", url)
 	refusedWith(t, home, 2, "no database", "migrate", "--from", "sqlite:"+t.TempDir(), "--to", url)
+	garbage := t.TempDir()
+	if err := os.WriteFile(filepath.Join(garbage, "offpeak.db"), []byte(strings.Repeat("garbage", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refusedWith(t, home, 1, "not an SQLite database", "migrate", "--from", "sqlite:"+garbage, "--to", url)
+	refusedWith(t, home, 1, "not an SQLite database", "restore", garbage, "--data", filepath.Join(home, "new"))
 	refusedWith(t, home, 2, "offpeak restore", "migrate", "--from", "sqlite:"+backup, "--to", url)
 	refusedWith(t, home, 2, "holds no grid", "migrate", "--from", url, "--to", "sqlite:"+filepath.Join(home, "new"))
 	refusedWith(t, home, 2, "holds a hub's state", "migrate", "--from", url, "--to", "sqlite:"+folder)
@@ -114,16 +120,20 @@ func TestMigrate(t *testing.T) {
 	}
 	h = serves("--data", filepath.Join(home, "second"), "--db", url, "--blobs", shared)
 	back := []string{"migrate", "--from", url, "--to", "sqlite:" + filepath.Join(home, "new")}
-	refusedWith(t, home, 1, "at work", back...)
+	refusedWith(t, home, 1, "error: hub hub_", back...)
+	if _, err := os.Lstat(filepath.Join(home, "new")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a move that was refused leaves a data folder: %v", err)
+	}
 	second := filepath.Join(home, "backup2")
 	if code, _, stderr := once(t, home, "backup", second); code != 0 {
 		t.Fatalf("backup: %s", stderr)
 	}
 	h.stop()
 
-	if code, stdout, stderr = once(t, home, back...); code != 0 || !strings.Contains(stdout, "each read back") || !strings.Contains(stdout, "offpeak hub --data") {
+	if code, stdout, stderr = once(t, home, back...); code != 0 || !strings.Contains(stdout, "each read back") || !strings.Contains(stdout, "--data "+filepath.Join(home, "new")+" --blobs '"+shared+"'\n") {
 		t.Fatalf("migrate back: exit code %d: %s%s", code, stdout, stderr)
 	}
+	refusedWith(t, home, 1, "the grid's in "+shared, "hub", "--listen", "127.0.0.1:0", "--data", filepath.Join(home, "new"))
 	serves("--data", filepath.Join(home, "new"), "--blobs", shared).stop()
 
 	elsewhere := pg.Database(t)
@@ -132,7 +142,8 @@ func TestMigrate(t *testing.T) {
 	if code, stdout, stderr = once(t, home, "restore", second, "--data", filepath.Join(home, "third"), "--db", elsewhere, "--blobs", shared); code != 0 || !strings.Contains(stdout, "--db") {
 		t.Fatalf("restore: exit code %d: %s%s", code, stdout, stderr)
 	}
-	serves("--data", filepath.Join(home, "third"), "--db", elsewhere, "--blobs", shared).stop()
+	refusedWith(t, home, 1, "--blobs-moved", "hub", "--listen", "127.0.0.1:0", "--data", filepath.Join(home, "third"), "--db", elsewhere, "--blobs", shared)
+	serves("--data", filepath.Join(home, "third"), "--db", elsewhere, "--blobs", shared, "--blobs-moved").stop()
 	if n := query[int64](t, dial(t, elsewhere), `SELECT count(*) FROM events WHERE type = 'hub.restored'`); n != 1 {
 		t.Errorf("%d events tell of the restore", n)
 	}

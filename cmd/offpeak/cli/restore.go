@@ -57,7 +57,9 @@ says another place. PGPASSWORD and ~/.pgpass are read.`,
 			r.backup = args[0]
 			if r.db != "" {
 				var err error
-				if r.target, err = parseHouse("db", r.db); err != nil || r.target.url == "" {
+				if r.target, err = parseHouse("db", r.db); err != nil && strings.HasPrefix(r.db, "postgres") {
+					return err
+				} else if err != nil || r.target.url == "" {
 					return badInput("--db: is the URL of a PostgreSQL database, for example postgres://offpeak@db.example.org/offpeak")
 				}
 			}
@@ -69,10 +71,15 @@ says another place. PGPASSWORD and ~/.pgpass are read.`,
 			if r.db != "" {
 				next += " --db '" + r.target.String() + "'"
 			}
+			note := ""
 			if where != "" {
 				next += " --blobs '" + where + "'"
 			}
-			_, err = fmt.Fprintf(env.Stdout, "restored %s to %s\nnext: %s\n", r.backup, cmp.Or(r.target.String(), r.dir), next)
+			if r.left {
+				next += " --blobs-moved"
+				note = "Its blobs lie where they were. While the grid that was backed up still runs, copy them and name the copy: each would remove the other's blobs.\n"
+			}
+			_, err = fmt.Fprintf(env.Stdout, "restored %s to %s\n%snext: %s\n", r.backup, cmp.Or(r.target.String(), r.dir), note, next)
 			return err
 		},
 	}
@@ -88,6 +95,8 @@ type restoring struct {
 	backup, dir, blobs, db string
 	// target is what db names.
 	target house
+	// left says that the backup has no blobs: they are where the grid had them.
+	left bool
 }
 
 // restore copies a backup into the data folder, its blobs to where they are to lie
@@ -103,6 +112,9 @@ func (r *restoring) restore(ctx context.Context) (where string, err error) {
 	if _, err := os.Stat(backup); err != nil {
 		return "", badInput("%s is no backup: %w", r.backup, err)
 	}
+	if err := sqlite.Examine(backup); err != nil {
+		return "", fmt.Errorf("look at the backup: %w", err)
+	}
 	var target *postgres.Store
 	if r.db != "" {
 		if target, err = r.target.openEmpty(ctx); err != nil {
@@ -113,7 +125,7 @@ func (r *restoring) restore(ctx context.Context) (where string, err error) {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return "", fmt.Errorf("make data folder: %w", err)
 	}
-	if where, err = restoreBlobs(ctx, r.backup, r.dir, r.blobs); err != nil {
+	if where, err = r.restoreBlobs(ctx); err != nil {
 		return "", err
 	}
 	if err := data.CopyKey(r.backup, r.dir); err != nil {
@@ -153,9 +165,11 @@ func (r *restoring) rows(ctx context.Context, backup string, target *postgres.St
 // restoreBlobs copies blobs by their hashes, so that one that rotted in the
 // backup is found now and not when somebody needs it. Where the backup only says
 // where they were, nothing is copied.
-func restoreBlobs(ctx context.Context, backup, dir, blobs string) (where string, err error) {
+func (r *restoring) restoreBlobs(ctx context.Context) (where string, err error) {
+	backup, dir, blobs := r.backup, r.dir, r.blobs
 	was, err := os.ReadFile(filepath.Join(backup, data.BlobPlaceFile))
 	if err == nil {
+		r.left = true
 		return cmp.Or(blobs, strings.TrimSpace(string(was))), nil
 	}
 	from := filepath.Join(backup, data.BlobFolder)

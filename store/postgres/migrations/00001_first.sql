@@ -427,8 +427,6 @@ CREATE TABLE grid (
     -- rows move to another database; system is the database they were made in.
     event_epoch BIGINT NOT NULL DEFAULT 0,
     system      TEXT COLLATE "C" NOT NULL DEFAULT '',
-    -- Where blobs lie, as the first hub said.
-    blobs       TEXT COLLATE "C" NOT NULL DEFAULT '',
     -- The oldest schema version whose hubs can work with this schema.
     oldest_hub  BIGINT NOT NULL
 );

@@ -30,7 +30,7 @@ pose as this hub.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := args[0]
 			if !filepath.IsAbs(path) || filepath.Clean(path) != path {
-				return world.Refuse(&offpeak.FieldError{Field: "PATH", Value: path, Rule: "is an absolute path on the hub's machine"})
+				return world.Refuse(&offpeak.FieldError{Field: "PATH", Value: path, Rule: "is not an absolute path: name a folder on the hub's machine by its whole path, without . and .."})
 			}
 			if err := c.dial(); err != nil {
 				return err

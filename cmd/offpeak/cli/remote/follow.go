@@ -44,7 +44,7 @@ func (h *Hub) stream(ctx context.Context, pinged bool, open func(ctx context.Con
 
 func (h *Hub) streamOnce(ctx context.Context, pinged bool, open func(ctx context.Context, d *wire.Direct) (io.ReadCloser, error), read func(r io.Reader) error) error {
 	return h.retry(ctx, Following, func(answered func()) error {
-		return h.eachHub(ctx, func(d *wire.Direct) error {
+		return h.eachHub(ctx, func(ctx context.Context, d *wire.Direct) error {
 			once, cancel := context.WithCancel(ctx)
 			defer cancel()
 			// A connection that died without a word is closed here: every

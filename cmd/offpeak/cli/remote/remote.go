@@ -120,7 +120,7 @@ const callTimeout = 90 * time.Second
 // mutation in it must carry one and the same operation id each time.
 func (h *Hub) Call(ctx context.Context, patience Patience, f func(ctx context.Context, d *wire.Direct) error) error {
 	return h.retry(ctx, patience, func(func()) error {
-		return h.eachHub(ctx, func(d *wire.Direct) error {
+		return h.eachHub(ctx, func(ctx context.Context, d *wire.Direct) error {
 			once, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()
 			err := f(once, d)
@@ -142,7 +142,9 @@ func Ask[T any](ctx context.Context, h *Hub, patience Patience, f func(ctx conte
 	return out, err
 }
 
-func (h *Hub) eachHub(ctx context.Context, f func(d *wire.Direct) error) error {
+// eachHub calls f with one hub after another, the one that answered last first,
+// until one answers.
+func (h *Hub) eachHub(ctx context.Context, f func(ctx context.Context, d *wire.Direct) error) error {
 	h.mu.Lock()
 	first := h.current
 	h.mu.Unlock()
@@ -150,7 +152,7 @@ func (h *Hub) eachHub(ctx context.Context, f func(d *wire.Direct) error) error {
 	mayPass := false
 	for i := range h.directs {
 		n := (first + i) % len(h.directs)
-		if err = h.oneHub(n, f); !errors.Is(err, offpeak.ErrUnavailable) {
+		if err = h.oneHub(ctx, n, f); !errors.Is(err, offpeak.ErrUnavailable) {
 			h.mu.Lock()
 			h.current = n
 			h.mu.Unlock()
@@ -169,12 +171,12 @@ func (h *Hub) eachHub(ctx context.Context, f func(d *wire.Direct) error) error {
 
 // oneHub calls f, and once more with a renewed token if the hub does not know
 // the one there was.
-func (h *Hub) oneHub(n int, f func(d *wire.Direct) error) error {
+func (h *Hub) oneHub(ctx context.Context, n int, f func(ctx context.Context, d *wire.Direct) error) error {
 	d := h.directs[n]
 	h.mu.Lock()
 	d.Token = h.token
 	h.mu.Unlock()
-	err := f(&d)
+	err := h.whileAwake(ctx, &d, func(ctx context.Context) error { return f(ctx, &d) })
 	if h.cfg.Renew == nil || !errors.Is(err, offpeak.ErrUnauthenticated) {
 		return err
 	}
@@ -186,7 +188,7 @@ func (h *Hub) oneHub(n int, f func(d *wire.Direct) error) error {
 	h.token = token
 	h.mu.Unlock()
 	d.Token = token
-	return f(&d)
+	return h.whileAwake(ctx, &d, func(ctx context.Context) error { return f(ctx, &d) })
 }
 
 // hopeless says that no patience helps: the hub is not the one that is wanted,
