@@ -204,7 +204,7 @@ func TestTwoJobsShareABalance(t *testing.T) {
 	d.has(ledger.Available("acct_o"), 25_000)
 	d.clean()
 	// With nothing to hold, there is no claim.
-	if _, list, _, err := ledger.Open(ask("lease_3", 5*time.Minute), quick(), ledger.Funds{Available: 2_999}, start, perSecond); !errors.Is(err, ledger.ErrFunds) || len(list) > 0 {
+	if _, list, _, err := ledger.Open(ask("lease_3", 5*time.Minute), quick(), ledger.Funds{Available: 2_999}, start, perSecond); !errors.Is(err, offpeak.ErrFunds) || len(list) > 0 {
 		t.Errorf("claimed with 2.999 s of money: %v %v", list, err)
 	}
 }

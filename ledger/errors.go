@@ -1,17 +1,12 @@
 package ledger
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
 
 	"offpeak"
 )
-
-// ErrFunds says that the account's balance or the job's budget does not cover
-// what was asked.
-var ErrFunds = errors.New("not enough funds")
 
 // RangeError says that a number is outside the bounds of its kind.
 type RangeError struct {
@@ -57,8 +52,8 @@ func (e *FundsError) Error() string {
 	return fmt.Sprintf("hold %s for lease %s: %s leaves %s", e.Need, e.Lease, bound, e.Have)
 }
 
-// Unwrap makes errors.Is(e, ErrFunds) true.
-func (e *FundsError) Unwrap() error { return ErrFunds }
+// Unwrap makes errors.Is(e, offpeak.ErrFunds) true.
+func (e *FundsError) Unwrap() error { return offpeak.ErrFunds }
 
 // NegativeError says that a transaction would overdraw an account.
 type NegativeError struct {
@@ -72,8 +67,8 @@ func (e *NegativeError) Error() string {
 	return fmt.Sprintf("post %s: %s has %s, which a change by %s overdraws", e.Transaction, e.Account, e.Balance, e.Change)
 }
 
-// Unwrap makes errors.Is(e, ErrFunds) true.
-func (e *NegativeError) Unwrap() error { return ErrFunds }
+// Unwrap makes errors.Is(e, offpeak.ErrFunds) true.
+func (e *NegativeError) Unwrap() error { return offpeak.ErrFunds }
 
 // ConflictError says that a transaction's id was used for another one.
 type ConflictError struct {

@@ -147,7 +147,7 @@ func SettleID(lease offpeak.LeaseID) TransactionID {
 }
 
 // Open begins a lease that is being claimed: it locks the price for the first
-// term and holds for the first interval. It returns an error that is ErrFunds
+// term and holds for the first interval. It returns an error that is offpeak.ErrFunds
 // (a *FundsError) where not even the shortest time worth running is covered, so
 // that the claim is refused, and a *RangeError for a price, limit or rule out of bounds.
 func Open(l Lease, r Rules, f Funds, now time.Time, price offpeak.Price) (Lease, []Transaction, Verdict, error) {

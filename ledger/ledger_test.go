@@ -234,7 +234,7 @@ func TestNoAccountIsOverdrawn(t *testing.T) {
 		t.Fatal(err)
 	}
 	var e *ledger.NegativeError
-	if err := b.Post(out); !errors.As(err, &e) || !errors.Is(err, ledger.ErrFunds) {
+	if err := b.Post(out); !errors.As(err, &e) || !errors.Is(err, offpeak.ErrFunds) {
 		t.Fatalf("pay out 11 of 10: %v", err)
 	}
 	if d := cmp.Diff(&ledger.NegativeError{Transaction: out.ID, Account: ledger.Available("acct_a"), Balance: 10, Change: -11}, e); d != "" {

@@ -268,7 +268,7 @@ func (w *world) payout() error {
 		return err
 	}
 	if m.Amount > have {
-		if err := w.book.Post(t); !errors.Is(err, ledger.ErrFunds) {
+		if err := w.book.Post(t); !errors.Is(err, offpeak.ErrFunds) {
 			return fmt.Errorf("pay out %s of %s: %w", m.Amount, have, err)
 		}
 		return nil
@@ -317,7 +317,7 @@ func (w *world) open() error {
 	f := w.funds(r)
 	l, list, v, err := ledger.Open(r.l, w.rules, f, w.now, w.price())
 	if err != nil {
-		if !errors.Is(err, ledger.ErrFunds) || len(list) > 0 {
+		if !errors.Is(err, offpeak.ErrFunds) || len(list) > 0 {
 			return fmt.Errorf("open: %w", err)
 		}
 		w.counts.refused++
