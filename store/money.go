@@ -20,8 +20,9 @@ type Money interface {
 	// Bill takes the next step of at most limit leases for which it is due: holds for
 	// the next paid interval, or renews the price at its node's ask where that is
 	// within the job's limit. A lease that is not covered, or whose ask rose above
-	// the limit, is asked to go, as Stop does. It returns those that were.
-	Bill(ctx context.Context, limit int) ([]Change, error)
+	// the limit, is asked to go, as Stop does. It returns those that were, and whether
+	// more may be due.
+	Bill(ctx context.Context, limit int) (gone []Change, more bool, err error)
 	// Balances returns what an account has available, and what is held for its leases.
 	Balances(ctx context.Context, account offpeak.AccountID) (Balances, error)
 	// Receipts walks over the lines of what a job's settled attempts cost, in their order.

@@ -286,7 +286,7 @@ func (s *Store) Statement(ctx context.Context, account offpeak.AccountID) iter.S
 }
 
 // Bill takes the next step of leases for which it is due.
-func (s *Store) Bill(ctx context.Context, limit int) ([]store.Change, error) {
+func (s *Store) Bill(ctx context.Context, limit int) (gone []store.Change, more bool, err error) {
 	due, err := read(ctx, s, "look for leases to bill", func(t *verb) (due []dueLease, err error) {
 		err = t.each(`SELECT l.id, l.node FROM lease_money m JOIN leases l ON l.id = m.lease WHERE m.settled = 0 AND m.due_at <= $1 ORDER BY m.due_at, m.lease LIMIT $2`,
 			[]any{micros(t.now), int64(limit)}, func(r Rows) error {
@@ -298,19 +298,18 @@ func (s *Store) Bill(ctx context.Context, limit int) ([]store.Change, error) {
 		return due, err
 	})
 	if err != nil || len(due) == 0 {
-		return nil, err
+		return nil, false, err
 	}
 	billed, err := writeEach(ctx, s, "bill leases", due, s.bills, refuse)
-	var out []store.Change
 	for i, b := range billed {
 		if b.v != nil {
-			out = append(out, *b.v)
+			gone = append(gone, *b.v)
 		}
 		if b.err != nil && err == nil {
 			err = fmt.Errorf("bill lease %s: %w", due[i].id, b.err)
 		}
 	}
-	return out, err
+	return gone, len(due) == limit, err
 }
 
 // bills takes the next step of leases, in one transaction.

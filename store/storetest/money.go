@@ -174,9 +174,9 @@ func bill(t *testing.T, g *grid) {
 			ran += 30_000
 			g.beat(n.ID, store.Held{Lease: l.ID, Metered: ran})
 		}
-		out, err := g.Bill(ctx, 10)
-		if err != nil {
-			t.Fatal(err)
+		out, more, err := g.Bill(ctx, 10)
+		if err != nil || more {
+			t.Fatal(more, err)
 		}
 		return out
 	}
