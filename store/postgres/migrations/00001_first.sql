@@ -486,8 +486,9 @@ CREATE TRIGGER blobs_left_by_log AFTER DELETE ON log_segments FOR EACH ROW WHEN 
 CREATE TABLE grid (
     one         BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (one),
     -- What is added to the database's clock, so that the store's time goes on when
-    -- that clock is set.
+    -- that clock is set, and how often that was changed.
     clock_shift BIGINT NOT NULL DEFAULT 0,
+    clock_turn  BIGINT NOT NULL DEFAULT 0,
     -- What is added to transaction ids in event cursors, so that they grow when the
     -- rows move to another database; system is the database they were made in.
     event_epoch BIGINT NOT NULL DEFAULT 0,
