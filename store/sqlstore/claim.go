@@ -76,7 +76,7 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 			return store.Change{}, err
 		}
 	}
-	m, holds, err := s.openMoney(t, l, n.account)
+	m, holds, err := s.openMoney(t, l, j, n.account)
 	if err != nil {
 		return store.Change{}, err
 	}

@@ -71,6 +71,9 @@ func (t *verb) post(list ...ledger.Transaction) error {
 
 // moveBalances has the balances written that entries change, each once.
 func (t *verb) moveBalances() {
+	if len(t.writes.rows[addEntry]) == 0 {
+		return
+	}
 	sums := make(map[ledger.Account]int64)
 	for _, e := range t.writes.rows[addEntry] {
 		sums[ledger.Account{Of: offpeak.AccountID(e[1].(string)), Part: ledger.Part(e[2].(string))}] += e[3].(int64)
@@ -92,9 +95,18 @@ func (t *verb) funds(payer offpeak.AccountID) (f ledger.Funds, err error) {
 	return f, err
 }
 
+// rules are the operator's, with a lead that gives a job its notice and its node the
+// time to hear of it.
+func (s *Store) rules(j *job) ledger.Rules {
+	const hear = 30 * time.Second
+	r := s.cfg.Rules
+	r.Lead = max(r.Lead, j.Spec.Task.Grace.Std()+hear)
+	return r
+}
+
 // openMoney decides what a claim with a price holds, and changes nothing: posting what
 // it returns does.
-func (s *Store) openMoney(t *verb, l *lease, owner offpeak.AccountID) (*money, []ledger.Transaction, error) {
+func (s *Store) openMoney(t *verb, l *lease, j *job, owner offpeak.AccountID) (*money, []ledger.Transaction, error) {
 	if l.Price == 0 {
 		return nil, nil, nil
 	}
@@ -103,7 +115,7 @@ func (s *Store) openMoney(t *verb, l *lease, owner offpeak.AccountID) (*money, [
 		return nil, nil, err
 	}
 	m := ledger.Lease{ID: l.ID, Job: l.Job, Attempt: l.Attempt, Payer: l.Account, Owner: owner, Limit: offpeak.Millis(l.limit.Milliseconds())}
-	m, list, v, err := ledger.Open(m, s.cfg.Rules, f, t.now, l.Price)
+	m, list, v, err := ledger.Open(m, s.rules(j), f, t.now, l.Price)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -356,7 +368,8 @@ func (s *Store) bill(t *verb, l *lease) (c *store.Change, err error) {
 	if err != nil {
 		return nil, err
 	}
-	next, list, v, err := m.Extend(s.cfg.Rules, f, t.now, l.Metered)
+	rules := s.rules(j)
+	next, list, v, err := m.Extend(rules, f, t.now, l.Metered)
 	if err != nil {
 		return nil, err
 	}
@@ -369,7 +382,7 @@ func (s *Store) bill(t *verb, l *lease) (c *store.Change, err error) {
 		price := offpeak.Price(ask)
 		if most := j.Spec.Requirements.MaxPrice; most != nil && price > *most {
 			stop = offpeak.EndTermEnded
-		} else if next, list, v, err = m.Renew(s.cfg.Rules, f, t.now, l.Metered, price); err != nil {
+		} else if next, list, v, err = m.Renew(rules, f, t.now, l.Metered, price); err != nil {
 			return nil, err
 		} else if stop = v.Stop; stop == "" {
 			t.closeTerm(l.ID, l.Metered)
@@ -380,7 +393,7 @@ func (s *Store) bill(t *verb, l *lease) (c *store.Change, err error) {
 		return nil, err
 	}
 	// Who is asked to go is looked at again, but not at once: money may come.
-	t.changeMoney(l, &money{Lease: next, due: later(v.Next, t.now.Add(s.cfg.Rules.Lead/4))})
+	t.changeMoney(l, &money{Lease: next, due: later(v.Next, t.now.Add(rules.Lead/4))})
 	if stop == "" || l.Stop != "" {
 		return nil, nil
 	}
