@@ -48,13 +48,13 @@ lint: ## run the linters (the first run builds them: about 3 minutes)
 	$(TOOL) golangci-lint run $(PACKAGES)
 
 .PHONY: bench
-bench: build ## measure what docs/performance.md claims (about 30 minutes)
+bench: build ## measure what docs/performance.md claims (about 35 minutes)
 	go test -run '^$$' -bench FirstLine -benchtime 60x -timeout 10m ./bench
 	go test -run '^$$' -bench Noop -benchtime 8x -timeout 10m ./bench
 	go test -run '^$$' -bench Claims -benchtime 5x -timeout 10m ./bench
 	go test -run '^$$' -bench 'Idle|Heartbeats|Queue|Streams' -benchtime 1x -timeout 30m ./bench
 	go test -run '^$$' -bench 'Cycle|HalfLoad' -benchtime 1x -timeout 10m ./bench
-	go test -run '^$$' -bench Connected -benchtime 1x -timeout 20m ./bench
+	go test -run '^$$' -bench 'Connected|Lost' -benchtime 1x -timeout 20m ./bench
 	go test -run '^$$' -bench 'Cheapest|AskChange' -benchtime 1x -timeout 20m ./bench
 
 .PHONY: generate

@@ -31,6 +31,9 @@ var (
 	ErrForbidden = errors.New("forbidden")
 	// ErrQuota: the account's quota does not allow this.
 	ErrQuota = errors.New("quota exceeded")
+	// ErrFunds: the account's balance or the job's budget does not cover what was
+	// asked.
+	ErrFunds = errors.New("not enough funds")
 	// ErrTooLarge: a body or file is over its bound.
 	ErrTooLarge = errors.New("too large")
 	// ErrBlobMissing: a blob that was named is not stored for this account.

@@ -227,7 +227,7 @@ func (h *Hub) claimed(ctx context.Context, batch []attempt, results []store.Clai
 // job matched again if it is still queued.
 func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 	asks := a.item.class.key.asks
-	if errors.Is(err, offpeak.ErrQuota) {
+	if errors.Is(err, offpeak.ErrQuota) || errors.Is(err, offpeak.ErrFunds) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.fleet.Release(a.claim.Node, a.claim.Lease)

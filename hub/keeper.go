@@ -18,6 +18,10 @@ import (
 // beatBatch is the most heartbeats that share a transaction.
 const beatBatch = 512
 
+// beatPace is the least time between the beginnings of two such transactions: the
+// beats that come meanwhile share the next one.
+const beatPace = 20 * time.Millisecond
+
 // keeper gathers heartbeats that arrive while others are being committed and
 // commits them together.
 type keeper struct {
@@ -182,7 +186,9 @@ func (h *Hub) keep(ctx context.Context) error {
 			if len(batch) == 0 {
 				break
 			}
+			next := h.env.Now().Add(beatPace)
 			h.commitBeats(ctx, batch)
+			sleep(ctx, next.Sub(h.env.Now()))
 		}
 	}
 }

@@ -14,6 +14,9 @@ import (
 // expireBatch is the most leases that one call takes back.
 const expireBatch = 256
 
+// billBatch is the most leases whose money one call looks after.
+const billBatch = 256
+
 // monitor takes back leases whose holders are silent, marks nodes late and
 // offline, and stops what runs over its limits. It counts only silence that
 // this hub observed: when the hub itself was not able to listen or to write,
@@ -57,6 +60,23 @@ func (h *Hub) monitor(ctx context.Context) error {
 		}
 		if err := h.silence(ctx, now, asOf); err != nil {
 			h.refused(ctx, "note down silence", err)
+		}
+		if err := h.bill(ctx); err != nil {
+			h.refused(ctx, "bill leases", err)
+		}
+	}
+}
+
+// bill has what runs paid for before it runs on, and tells the agents of leases that
+// are not that they must go.
+func (h *Hub) bill(ctx context.Context) error {
+	for {
+		gone, more, err := h.env.Store.Bill(ctx, billBatch)
+		if len(gone) > 0 {
+			h.apply(gone...)
+		}
+		if err != nil || !more {
+			return err
 		}
 	}
 }

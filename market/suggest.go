@@ -3,7 +3,6 @@ package market
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"offpeak"
@@ -25,11 +24,8 @@ type Line struct {
 	Why    string        `json:"why"`
 }
 
-// Names of the lines that no rule writes.
-const (
-	boundsLine = "bounds"
-	floorLine  = "floor"
-)
+// floorLine is the name of the line that no rule writes.
+const floorLine = "floor"
 
 // DefaultRules are what an hour costs, half as much again where all is taken, and
 // what the market pays if that is more.
@@ -42,9 +38,9 @@ func DefaultRules() []Rule {
 }
 
 // Suggest proposes what to ask for an hour. The rules apply in turn, to nothing
-// at first; what one of them asks above offpeak.MaxPrice or below nothing is
-// brought back by a line of its own, and the owner's floor has the last word. It
-// returns *offpeak.FieldErrors for facts, or rules that can tell, out of bounds.
+// at first; what one of them asks above offpeak.MaxPrice or below nothing counts
+// as that bound, and the owner's floor has the last word. It returns
+// *offpeak.FieldErrors for facts, or rules that can tell, out of bounds.
 func Suggest(f Facts, rules []Rule) (Suggestion, error) {
 	if err := f.Validate(); err != nil {
 		return Suggestion{}, fmt.Errorf("suggest: %w", err)
@@ -57,19 +53,20 @@ func Suggest(f Facts, rules []Rule) (Suggestion, error) {
 			}
 		}
 		price, why := r.Adjust(s.Price, &f)
-		s.to(r.Name(), price, why)
-		s.to(boundsLine, min(max(s.Price, 0), offpeak.MaxPrice), "a price is from 0/h to 1000000/h")
+		if bounded := min(max(price, 0), offpeak.MaxPrice); bounded != price {
+			price, why = bounded, strings.TrimPrefix(why+"; bounded to "+bounded.String(), "; ")
+		}
+		if price != s.Price || why != "" {
+			s.add(r.Name(), price, why)
+		}
 	}
-	s.to(floorLine, max(s.Price, f.Floor), fmt.Sprintf("never below %s", f.Floor))
+	if f.Floor > s.Price {
+		s.add(floorLine, f.Floor, "never less")
+	}
 	return s, nil
 }
 
-// to adds a line, unless it would say nothing.
-func (s *Suggestion) to(rule string, price offpeak.Price, why string) {
-	noted := rule != boundsLine && rule != floorLine && why != ""
-	if price == s.Price && !noted {
-		return
-	}
+func (s *Suggestion) add(rule string, price offpeak.Price, why string) {
 	s.Lines = append(s.Lines, Line{Rule: rule, Change: price - s.Price, Price: price, Why: why})
 	s.Price = price
 }
@@ -133,8 +130,8 @@ func (a *Auto) Next(ask offpeak.Price, recent []Candle) offpeak.Price {
 }
 
 // Schedule suggests an ask for each hour of a day and joins equal hours: windows
-// for a plan, by the clock on the owner's wall. A plan for devices asks it of
-// both, as ParseAsk does with one price.
+// for a plan, by the clock on the owner's wall, with one price for both uses. It
+// returns what Suggest returns.
 func Schedule(f Facts, rules []Rule) ([]Window, error) {
 	var out []Window
 	for h := range 24 {
@@ -150,5 +147,5 @@ func Schedule(f Facts, rules []Rule) ([]Window, error) {
 		}
 		out = append(out, w)
 	}
-	return slices.Clip(out), nil
+	return out, nil
 }

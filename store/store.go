@@ -45,6 +45,7 @@ type Store interface {
 	Data
 	Upkeep
 	Hubs
+	Money
 }
 
 // Op identifies one client mutation.

@@ -43,6 +43,7 @@ var codes = []struct {
 	{offpeak.ErrUnknownNode, "unknown_node", http.StatusGone, "The node was removed: join again with a fresh token (offpeak agent join TOKEN)."},
 	{offpeak.ErrUnauthenticated, "unauthenticated", http.StatusUnauthorized, "Log in: offpeak login URL."},
 	{offpeak.ErrForbidden, "forbidden", http.StatusForbidden, "Ask an admin of the grid for a token with the right role."},
+	{offpeak.ErrFunds, "funds", http.StatusPaymentRequired, "Have an admin deposit credits, or ask for less: a lower price, a shorter time."},
 	{offpeak.ErrQuota, "quota", http.StatusForbidden, "Wait for jobs to end, remove stored data, or ask an admin to raise the quota."},
 	{offpeak.ErrTooLarge, "too_large", http.StatusRequestEntityTooLarge, "Send less at once."},
 	{offpeak.ErrBlobMissing, "blob_missing", http.StatusConflict, "Upload the missing blob, then repeat the request."},

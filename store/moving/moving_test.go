@@ -135,6 +135,11 @@ line', 1, 2), (5, 'j5', 'acct_1', 'j5', 0, '%[1]s', 'b', 5, 'queued', NULL, '', 
 			('l1', 'j3', 'acct_1', 1, 'n1', 'failed', 1, 1, 2, 3, 4, 5, 6, 7, 8, 9), ('l2', 'j3', 'acct_1', 2, 'n1', 'lost', 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)`,
 		`INSERT INTO lease_devices VALUES ('l1', 'n1', 'GPU-0', 0)`,
 		`INSERT INTO lease_terms VALUES ('l1', 1, 400000, 1, 0, 0)`,
+		`INSERT INTO balances VALUES ('', 'deposits', -9223372036854775807), ('acct_1', 'available', 9223372036854775807), ('acct_1', 'held', 0)`,
+		`INSERT INTO transactions VALUES (6, 'deposit/1', 'deposit', 1, '', '', 0, 0, '1'), (2, 'hold/l1/1', 'hold', 1, 'j3', 'l1', 1, 1, '')`,
+		`INSERT INTO entries VALUES ('deposit/1', '', 'deposits', -5), ('deposit/1', 'acct_1', 'available', 5)`,
+		`INSERT INTO lease_money (lease, job, held, due_at, ledger) VALUES ('l1', 'j3', 5, 1, '{"a":1}')`,
+		`INSERT INTO receipts VALUES ('l1', 1, 'j3', 'acct_1', 'acct_2', 5, '{}')`,
 		`INSERT INTO checkpoints VALUES (4, 'j3', 'acct_1', 1, 'l1', 'c', 'tree', 1, 2, 3)`,
 		`INSERT INTO log_segments (lease, n, account, stream, start, length, data, blob, at) VALUES ('l1', 1, 'acct_1', 'stdout', 0, 3, X'610062', '', 1), ('l1', 2, 'acct_1', 'stdout', 3, 3, NULL, 'b', 1)`,
 		`INSERT INTO blobs VALUES ('tree', 'acct_1', 10, 1, 0)`,
@@ -144,7 +149,7 @@ line', 1, 2), (5, 'j5', 'acct_1', 'j5', 0, '%[1]s', 'b', 5, 'queued', NULL, '', 
 		`INSERT INTO events (cursor, at, type, account, job, attempt, lease, node, reason, data) VALUES (8, 1, 'job.queued', 'acct_1', 'j3', 0, '', '', '', ''), (9, 1, 'job.queued', 'acct_1', 'j5', 0, '', '', '', '{"a":1}')`,
 		`INSERT INTO audit VALUES (6, 1, 'acct_1', '', '', '', '', 'verb', '', 'done')`,
 		// Rows that were given out and are gone.
-		`UPDATE sqlite_sequence SET seq = 1000 WHERE name IN ('jobs', 'checkpoints', 'audit', 'events')`,
+		`UPDATE sqlite_sequence SET seq = 1000 WHERE name IN ('jobs', 'checkpoints', 'audit', 'events', 'transactions')`,
 	)
 	return openFile(t, path)
 }

@@ -52,6 +52,9 @@ func again(err error) bool {
 		"55P03", // lock_not_available
 		"23505": // unique_violation: somebody wrote the row between the look and the write
 		return true
+	case "23514": // check_violation: another hub spent what this one counted on
+		e, _ := errors.AsType[*pgconn.PgError](err)
+		return e.ConstraintName == "balance_covered"
 	}
 	return false
 }

@@ -173,8 +173,10 @@ func (s *Store) Tell(ctx context.Context, text string) error {
 	defer c.Release()
 	b := &pgx.Batch{}
 	// What may be lost need not be on the disk before it is told.
+	b.Queue(beginWrite)
 	b.Queue(`SET LOCAL synchronous_commit = off`)
 	b.Queue(`SELECT pg_notify($1, $2)`, channel, text)
+	b.Queue(`COMMIT`)
 	if err := c.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("tell hubs: %w", classify(err))
 	}

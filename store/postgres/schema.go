@@ -106,6 +106,7 @@ func (d *db) migrate(ctx context.Context) error {
 		return d.compatible(ctx, have, know)
 	}
 	if have < know {
+		d.opts.Log.Info("bringing the schema up to date; of hubs that start at the same time one does, the others wait", "from", have, "to", know)
 		if _, err := p.Up(ctx); err != nil {
 			return fmt.Errorf("migrate from version %d: %w", have, classify(err))
 		}

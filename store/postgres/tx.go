@@ -18,8 +18,8 @@ import (
 // which its events are numbered; a read learns up to where events are complete:
 // every transaction below the oldest one that runs has ended.
 const (
-	writeTime = `SELECT clock_timestamp(), clock_shift, pg_current_xact_id(), event_epoch FROM grid`
-	readTime  = `SELECT clock_timestamp(), clock_shift, pg_snapshot_xmin(pg_current_snapshot()), event_epoch FROM grid`
+	writeTime = `SELECT clock_timestamp(), clock_shift, clock_turn, pg_current_xact_id(), event_epoch FROM grid`
+	readTime  = `SELECT clock_timestamp(), clock_shift, clock_turn, pg_snapshot_xmin(pg_current_snapshot()), event_epoch FROM grid`
 )
 
 // perTransaction is how many events one transaction may write: the lower 16 bits
@@ -68,8 +68,19 @@ func (t *tx) open(begin, read string, list []sqlstore.Look) error {
 			b.Queue("ROLLBACK")
 			patience = silentFor
 		}
-		jump, shift, err := t.opened(b, patience, before, list)
-		if err != nil || jump == 0 {
+		r, err := t.opened(b, patience)
+		if err != nil {
+			return err
+		}
+		jump, stale := t.db.clock.look(r.reading, before)
+		if t.db.opts.Now != nil {
+			t.now, jump, stale = t.db.opts.Now().UTC().Truncate(time.Microsecond), 0, false
+		}
+		if jump == 0 && !stale {
+			t.began = true
+			return r.rest(list)
+		}
+		if err := r.rest(nil); err != nil {
 			return err
 		}
 		if len(list) == 0 {
@@ -77,49 +88,52 @@ func (t *tx) open(begin, read string, list []sqlstore.Look) error {
 				return err
 			}
 		}
-		if err := t.db.correct(t.ctx, t.c, jump, shift); err != nil {
-			return err
+		if jump != 0 {
+			if err := t.db.correct(t.ctx, t.c, jump, r.turn); err != nil {
+				return err
+			}
 		}
 	}
 	return fmt.Errorf("begin: the database's clock does not go evenly: %w", offpeak.ErrUnavailable)
 }
 
-// opened sends what opens a transaction, and hands over the rows of its queries unless
-// the clock jumped by what it returns.
-func (t *tx) opened(b *pgx.Batch, patience, before time.Duration, list []sqlstore.Look) (jump time.Duration, shift int64, err error) {
+// opening is a transaction that was opened, and what is still to be read of what was
+// asked with it.
+type opening struct {
+	reading
+	results pgx.BatchResults
+	cancel  context.CancelFunc
+}
+
+// opened sends what opens a transaction, and reads its time.
+func (t *tx) opened(b *pgx.Batch, patience time.Duration) (*opening, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
-	defer cancel()
-	r := t.c.SendBatch(ctx, b)
-	defer func() {
-		if end := r.Close(); err == nil && end != nil {
-			err = fmt.Errorf("begin: %w", classify(end))
-		}
-	}()
-	_, err = r.Exec()
-	var at time.Time
+	o := &opening{results: t.c.SendBatch(ctx, b), cancel: cancel}
+	_, err := o.results.Exec()
 	var xid uint64 // grows by one a transaction: 2^47 of them fit a cursor
 	if err == nil {
-		err = r.QueryRow().Scan(&at, &shift, &xid, &t.epoch)
+		err = o.results.QueryRow().Scan(&o.at, &o.shift, &o.turn, &xid, &t.epoch)
 	}
 	if err != nil {
-		return 0, shift, fmt.Errorf("begin: %w", classify(err))
+		_ = o.rest(nil)
+		return nil, fmt.Errorf("begin: %w", classify(err))
 	}
-	t.xid = int64(xid)
-	t.now = at.Add(time.Duration(shift) * time.Microsecond).UTC()
-	jump = t.db.clock.look(t.now, shift, before)
-	if t.db.opts.Now != nil {
-		t.now, jump = t.db.opts.Now().UTC().Truncate(time.Microsecond), 0
-	}
-	if jump != 0 {
-		return jump, shift, nil
-	}
-	t.began = true
+	t.xid, t.now = int64(xid), o.now()
+	return o, nil
+}
+
+// rest hands over the rows of queries, and leaves out what it is not asked for.
+func (o *opening) rest(list []sqlstore.Look) (err error) {
+	defer o.cancel()
 	for _, l := range list {
-		if err := look(r, l); err != nil {
-			return 0, shift, err
+		if err = look(o.results, l); err != nil {
+			break
 		}
 	}
-	return 0, shift, nil
+	if end := o.results.Close(); err == nil && end != nil {
+		err = fmt.Errorf("begin: %w", classify(end))
+	}
+	return err
 }
 
 // end ends the transaction. Nobody's hurry cuts off a COMMIT.

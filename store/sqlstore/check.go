@@ -89,7 +89,8 @@ func (s *Store) Check(ctx context.Context) ([]store.Violation, error) {
 				return nil, err
 			}
 		}
-		return out, nil
+		money, err := t.checkMoney()
+		return append(out, money...), err
 	})
 }
 

@@ -39,7 +39,7 @@ func (s *Store) claimed(t *verb, c store.Claim) store.Claimed {
 }
 
 func lostClaim(c store.Claim, err error) store.Claimed {
-	if !errors.Is(err, offpeak.ErrQuota) {
+	if !errors.Is(err, offpeak.ErrQuota) && !errors.Is(err, offpeak.ErrFunds) {
 		err = fmt.Errorf("%w: %w", offpeak.ErrConflict, err)
 	}
 	return store.Claimed{Err: fmt.Errorf("claim job %s: %w", c.Job, err)}
@@ -76,8 +76,18 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 			return store.Change{}, err
 		}
 	}
+	m, holds, err := s.openMoney(t, l, j, n.account)
+	if err != nil {
+		return store.Change{}, err
+	}
 	if err := t.take(n, c); err != nil {
 		return store.Change{}, err
+	}
+	if m != nil {
+		if err := t.post(holds...); err != nil {
+			return store.Change{}, err
+		}
+		t.later(addMoney, string(l.ID), string(l.Job), int64(m.Held), micros(m.due), string(data(m.Lease)))
 	}
 	devices := ""
 	if len(c.Resources.Devices) > 0 {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/ledger"
 	"offpeak/store"
 )
 
@@ -23,6 +24,8 @@ type rows struct {
 	devices map[device]bool
 	quotas  map[offpeak.AccountID]*quota
 	used    map[offpeak.LeaseID]bool
+	// balances are as they were read, without what the verb posts.
+	balances map[ledger.Account]offpeak.MicroCredits
 	// done are operations that were done before, and by this verb.
 	done map[offpeak.OpID]operation
 }

@@ -427,6 +427,9 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 	if err := s.settle(t, l, j, e, row); err != nil {
 		return store.Change{}, err
 	}
+	if err := t.settleMoney(l, e.reason); err != nil {
+		return store.Change{}, err
+	}
 	c := store.Change{Job: j.Job, Queued: j.queued(), Node: l.Node}
 	if c.NodeClosed, err = t.closeDrained(n, l); err != nil {
 		return store.Change{}, err

@@ -159,6 +159,8 @@ type lease struct {
 	acceptedSeq         int64
 	acceptedAt          time.Time
 	log                 logTail
+	// money is the ledger's side of a lease with a price, once it was read.
+	money *money
 	// was is the state that the row says; changed that it is to be written, and
 	// extended that no more than a heartbeat's part of it is.
 	was               offpeak.LeaseState

@@ -37,6 +37,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/ledger"
 	"offpeak/store"
 )
 
@@ -114,6 +115,8 @@ type Config struct {
 	// Together has reports, submissions and reads of assignments that wait done
 	// together, for an engine that does not group them itself.
 	Together bool
+	// Rules are the operator's figures for money; the zero value is the default.
+	Rules ledger.Rules
 	// Unguarded has claims lock the job alone and write the node as they read it
 	// without. Tests only: it shows what the lock and the guard on the node prevent.
 	Unguarded bool
@@ -138,6 +141,9 @@ type Store struct {
 
 // New returns a store over db, whose schema is in place.
 func New(db DB, cfg Config) *Store {
+	if cfg.Rules == (ledger.Rules{}) {
+		cfg.Rules = ledger.DefaultRules()
+	}
 	s := &Store{db: db, cfg: cfg, rand: cfg.Rand, specs: map[offpeak.Hash]offpeak.Spec{}}
 	s.reporting.each, s.reporting.run = !cfg.Together, together(s, s.reports)
 	s.submitting.each, s.submitting.run = !cfg.Together, together(s, s.submissions)

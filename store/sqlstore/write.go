@@ -57,6 +57,14 @@ const (
 	addDevice
 	addTerm
 	endTerm
+	nextTerm
+	addMoney
+	writeMoney
+	addReceipt
+	addTransaction
+	addEntry
+	openBalance
+	moveBalance
 	addLog
 	addAvailability
 	copyCheckpoints
@@ -113,6 +121,23 @@ func (k kind) statement() (query string, exact bool) {
 	case endTerm:
 		return `UPDATE lease_terms SET to_at = $1, metered = $2 - COALESCE((SELECT CAST(sum(e.metered) AS BIGINT) FROM lease_terms e WHERE e.lease = $3 AND e.n < lease_terms.n), 0)
 			WHERE lease = $3 AND n = (SELECT max(n) FROM lease_terms WHERE lease = $3)`, false
+	case nextTerm:
+		return `INSERT INTO lease_terms (lease, n, price, from_at) VALUES ($1, $2, $3, $4)`, true
+	case addMoney:
+		return `INSERT INTO lease_money (lease, job, held, due_at, ledger) VALUES ($1, $2, $3, $4, $5)`, true
+	case writeMoney:
+		return `UPDATE lease_money SET held = $1, charged = $2, settled = $3, due_at = $4, ledger = $5, reason = $6, metered = $7, kept = $8 WHERE lease = $9 AND settled = 0`, true
+	case addReceipt:
+		return `INSERT INTO receipts (lease, term, job, payer, owner, charged, line) VALUES ($1, $2, $3, $4, $5, $6, $7)`, true
+	case addTransaction:
+		return `INSERT INTO transactions (id, kind, at, job, lease, attempt, term, external) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, true
+	case addEntry:
+		return `INSERT INTO entries (transaction_id, account, part, amount) VALUES ($1, $2, $3, $4)`, true
+	case openBalance:
+		return `INSERT INTO balances (account, part) VALUES ($1, $2) ON CONFLICT DO NOTHING`, false
+	case moveBalance:
+		// The CHECK refuses what another hub spent since the balance was read.
+		return `UPDATE balances SET balance = balance + $1 WHERE account = $2 AND part = $3`, true
 	case addLog:
 		return `INSERT INTO log_segments (lease, n, account, stream, start, length, data, blob, at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`, true
 	case addAvailability:
@@ -200,6 +225,7 @@ func (t *verb) put(cfg Config) error {
 	for _, l := range w.leases {
 		t.putLease(l)
 	}
+	t.moveBalances()
 	var list []Many
 	var exact []bool
 	for k := range kinds {

@@ -58,6 +58,7 @@ func newGrid(t testing.TB, s store.Store, clock *Clock) *grid {
 	if err != nil || !made {
 		t.Fatalf("Bootstrap = %v, %v; want true, nil", made, err)
 	}
+	g.deposit(g.account, 1_000_000*offpeak.Credit)
 	return g
 }
 
@@ -256,6 +257,7 @@ func (g *grid) other() offpeak.AccountID {
 	if _, err := g.CreateAccount(context.Background(), g.op(), offpeak.Account{ID: id, Name: string(id)}); err != nil {
 		g.Fatalf("CreateAccount: %v", err)
 	}
+	g.deposit(id, 1_000_000*offpeak.Credit)
 	return id
 }
 

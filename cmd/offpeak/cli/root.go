@@ -70,7 +70,7 @@ func group(name string) string {
 		return "grid"
 	case "hub", "agent":
 		return "machines"
-	case "account", "check", "backup", "restore", "migrate":
+	case "account", "hubs", "check", "backup", "restore", "migrate":
 		return "operate"
 	}
 	return ""

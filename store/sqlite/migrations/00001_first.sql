@@ -251,6 +251,71 @@ CREATE TABLE lease_terms (
     PRIMARY KEY (lease, n)
 ) STRICT, WITHOUT ROWID;
 
+-- Money. What each ledger account has: "available" and "held" of an account, and
+-- the grid's own, whose account is ''. The world's, deposits, alone goes below zero.
+CREATE TABLE balances (
+    account TEXT NOT NULL,
+    part    TEXT NOT NULL CHECK (part IN ('available', 'held', 'fee', 'rounding', 'deposits', 'payouts')),
+    balance INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (account, part),
+    CONSTRAINT balance_covered CHECK (balance >= 0 OR part = 'deposits')
+) STRICT, WITHOUT ROWID;
+
+-- The ledger. Rows are added and never changed; the entries of a transaction sum
+-- to zero.
+CREATE TABLE transactions (
+    n        INTEGER PRIMARY KEY AUTOINCREMENT,
+    id       TEXT NOT NULL UNIQUE,
+    kind     TEXT NOT NULL CHECK (kind IN ('deposit', 'payout', 'payout_returned', 'hold', 'settle')),
+    at       INTEGER NOT NULL,
+    job      TEXT NOT NULL DEFAULT '',
+    lease    TEXT NOT NULL DEFAULT '',
+    attempt  INTEGER NOT NULL DEFAULT 0,
+    term     INTEGER NOT NULL DEFAULT 0,
+    external TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE TABLE entries (
+    transaction_id TEXT NOT NULL REFERENCES transactions (id),
+    account        TEXT NOT NULL,
+    part           TEXT NOT NULL,
+    amount         INTEGER NOT NULL CHECK (amount <> 0),
+    PRIMARY KEY (transaction_id, account, part)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX entries_account ON entries (account, transaction_id);
+
+-- What a lease with a price holds: its terms and how they are paid for, as the
+-- ledger keeps it. A lease without a price has no row.
+CREATE TABLE lease_money (
+    lease   TEXT PRIMARY KEY,
+    job     TEXT NOT NULL,
+    -- Held now; once settled, what the lease was charged.
+    held    INTEGER NOT NULL CHECK (held >= 0),
+    charged INTEGER NOT NULL DEFAULT 0 CHECK (charged >= 0),
+    settled INTEGER NOT NULL DEFAULT 0 CHECK (settled IN (0, 1)),
+    -- How it ended, once it is settled.
+    reason  TEXT NOT NULL DEFAULT '',
+    metered INTEGER NOT NULL DEFAULT 0,
+    kept    INTEGER NOT NULL DEFAULT 0,
+    -- When the next step is to be taken: hold for the next interval, or renew.
+    due_at  INTEGER NOT NULL,
+    ledger  TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX lease_money_due ON lease_money (due_at) WHERE settled = 0;
+CREATE INDEX lease_money_job ON lease_money (job);
+
+-- What an attempt cost, a line a price term, written when it is settled.
+CREATE TABLE receipts (
+    lease   TEXT NOT NULL,
+    term    INTEGER NOT NULL CHECK (term >= 1),
+    job     TEXT NOT NULL,
+    payer   TEXT NOT NULL,
+    owner   TEXT NOT NULL,
+    charged INTEGER NOT NULL CHECK (charged >= 0),
+    line    TEXT NOT NULL,
+    PRIMARY KEY (lease, term)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX receipts_job ON receipts (job, lease);
+
 CREATE TABLE checkpoints (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     job     TEXT NOT NULL REFERENCES jobs (id),

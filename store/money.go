@@ -1,0 +1,39 @@
+package store
+
+import (
+	"context"
+	"iter"
+
+	"offpeak"
+	"offpeak/ledger"
+)
+
+// Money is the ledger as it is stored. What a lease costs is held and settled by
+// Claim and by whatever ends the lease, in the same transaction; a lease without a
+// price has nothing to do with any of it.
+type Money interface {
+	// Post appends transactions that come from outside (deposits, payouts), all of
+	// them or none. One that is there already changes nothing; a
+	// *ledger.ConflictError (ErrOperationConflict): another one has its id. A
+	// *ledger.NegativeError (ErrFunds): an account has not as much. ErrNotFound: there is no such account.
+	Post(ctx context.Context, actor offpeak.Actor, list []ledger.Transaction) error
+	// Bill takes the next step of at most limit leases for which it is due: holds for
+	// the next paid interval, or renews the price at its node's ask where that is
+	// within the job's limit. A lease that is not covered, or whose ask rose above
+	// the limit, is asked to go, as Stop does. It returns those that were, and whether
+	// more may be due.
+	Bill(ctx context.Context, limit int) (gone []Change, more bool, err error)
+	// Balances returns what an account has available, and what is held for its leases.
+	Balances(ctx context.Context, account offpeak.AccountID) (Balances, error)
+	// Receipts walks over the lines of what a job's settled attempts cost, in their order.
+	Receipts(ctx context.Context, job offpeak.JobID) ([]ledger.Receipt, error)
+	// Statement walks over the transactions that changed an account's balances, the
+	// oldest first.
+	Statement(ctx context.Context, account offpeak.AccountID) iter.Seq2[ledger.Transaction, error]
+}
+
+// Balances is what an account has.
+type Balances struct {
+	Available offpeak.MicroCredits `json:"available"`
+	Held      offpeak.MicroCredits `json:"held"`
+}

@@ -1,0 +1,474 @@
+package sqlstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"offpeak"
+	"offpeak/ledger"
+	"offpeak/store"
+)
+
+// Balances are read without a lock and written by what is added to them, in the order
+// of their accounts: the schema's CHECK refuses what another hub spent meanwhile, and
+// the verb runs again. So accounts are locked for no longer than it takes to write.
+
+// money is the ledger's side of a lease.
+type money struct {
+	ledger.Lease
+	// due is when the next step is to be taken.
+	due time.Time
+	// charged and end are set once it is settled.
+	charged offpeak.MicroCredits
+	end     ledger.Ending
+}
+
+// balance is what an account has, with what the verb has posted so far.
+func (t *verb) balance(a ledger.Account) (offpeak.MicroCredits, error) {
+	have, known := t.rows.balances[a]
+	if !known {
+		var found int64
+		err := t.row(`SELECT balance FROM balances WHERE account = $1 AND part = $2`, []any{string(a.Of), string(a.Part)}, &found)
+		if err != nil && !errors.Is(err, offpeak.ErrNotFound) {
+			return 0, err
+		}
+		have = keep(&t.rows.balances, a, offpeak.MicroCredits(found))
+	}
+	for _, e := range t.writes.rows[addEntry] {
+		if e[1] == string(a.Of) && e[2] == string(a.Part) {
+			have += offpeak.MicroCredits(e[3].(int64))
+		}
+	}
+	return have, nil
+}
+
+// post appends transactions.
+func (t *verb) post(list ...ledger.Transaction) error {
+	for _, x := range list {
+		var failed error
+		_, err := ledger.Apply(x, func(a ledger.Account) offpeak.MicroCredits {
+			have, err := t.balance(a)
+			failed = errors.Join(failed, err)
+			return have
+		})
+		if err = errors.Join(failed, err); err != nil {
+			return err
+		}
+		s := x.Subject
+		t.later(addTransaction, string(x.ID), string(x.Kind), micros(x.At), string(s.Job), string(s.Lease), int64(s.Attempt), int64(s.Term), s.External)
+		for _, e := range x.Entries {
+			t.later(addEntry, string(x.ID), string(e.Account.Of), string(e.Account.Part), int64(e.Amount))
+		}
+	}
+	return nil
+}
+
+// moveBalances has the balances written that entries change, each once.
+func (t *verb) moveBalances() {
+	if len(t.writes.rows[addEntry]) == 0 {
+		return
+	}
+	sums := make(map[ledger.Account]int64)
+	for _, e := range t.writes.rows[addEntry] {
+		sums[ledger.Account{Of: offpeak.AccountID(e[1].(string)), Part: ledger.Part(e[2].(string))}] += e[3].(int64)
+	}
+	accounts := make([]ledger.Account, 0, len(sums))
+	for a := range sums {
+		accounts = append(accounts, a)
+	}
+	slices.SortFunc(accounts, func(a, b ledger.Account) int { return strings.Compare(a.String(), b.String()) })
+	for _, a := range accounts {
+		t.later(openBalance, string(a.Of), string(a.Part))
+		t.later(moveBalance, sums[a], string(a.Of), string(a.Part))
+	}
+}
+
+// funds is what may be held for a job.
+func (t *verb) funds(payer offpeak.AccountID) (f ledger.Funds, err error) {
+	f.Available, err = t.balance(ledger.Available(payer))
+	return f, err
+}
+
+// rules are the operator's, with a lead that gives a job its notice and its node the
+// time to hear of it.
+func (s *Store) rules(j *job) ledger.Rules {
+	const hear = 30 * time.Second
+	r := s.cfg.Rules
+	r.Lead = max(r.Lead, j.Spec.Task.Grace.Std()+hear)
+	return r
+}
+
+// openMoney decides what a claim with a price holds, and changes nothing: posting what
+// it returns does.
+func (s *Store) openMoney(t *verb, l *lease, j *job, owner offpeak.AccountID) (*money, []ledger.Transaction, error) {
+	if l.Price == 0 {
+		return nil, nil, nil
+	}
+	f, err := t.funds(l.Account)
+	if err != nil {
+		return nil, nil, err
+	}
+	m := ledger.Lease{ID: l.ID, Job: l.Job, Attempt: l.Attempt, Payer: l.Account, Owner: owner, Limit: offpeak.Millis(l.limit.Milliseconds())}
+	m, list, v, err := ledger.Open(m, s.rules(j), f, t.now, l.Price)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &money{Lease: m, due: v.Next}, list, nil
+}
+
+// money returns the ledger's side of a lease, nil for one without a price.
+func (t *verb) money(l *lease) (*money, error) {
+	if l.money != nil || l.Price == 0 {
+		return l.money, nil
+	}
+	var text string
+	var due, charged int64
+	if err := t.row(`SELECT ledger, due_at, charged FROM lease_money WHERE lease = $1`, []any{string(l.ID)}, &text, &due, &charged); err != nil {
+		return nil, fmt.Errorf("read the money of lease %s: %w", l.ID, err)
+	}
+	m := &money{due: moment(due), charged: offpeak.MicroCredits(charged)}
+	if err := json.Unmarshal([]byte(text), &m.Lease); err != nil {
+		return nil, fmt.Errorf("read the money of lease %s: %w", l.ID, err)
+	}
+	l.money = m
+	return m, nil
+}
+
+func (t *verb) changeMoney(l *lease, m *money) {
+	l.money = m
+	t.later(writeMoney, int64(m.Held), int64(m.charged), number(m.Settled), micros(m.due), string(data(m.Lease)), string(m.end.Reason), int64(m.end.Metered), int64(m.end.Kept), string(l.ID))
+}
+
+// settleMoney charges what a lease that ends has cost, and releases the rest.
+func (t *verb) settleMoney(l *lease, reason offpeak.EndReason) error {
+	m, err := t.money(l)
+	if err != nil || m == nil || m.Settled {
+		return err
+	}
+	how := ledger.Ending{Reason: reason, Metered: l.Metered, Kept: l.kept, At: t.now}
+	end, list, lines, err := m.Settle(how)
+	if err != nil {
+		return err
+	}
+	if err := t.post(list...); err != nil {
+		return err
+	}
+	t.changeMoney(l, &money{Lease: end, due: t.now, charged: ledger.Charged(lines), end: how})
+	for _, r := range lines {
+		t.later(addReceipt, string(r.Lease), int64(r.Term.N), string(r.Job), string(r.Payer), string(r.Owner), int64(r.Charged), string(data(r)))
+	}
+	return nil
+}
+
+// Post appends transactions that come from outside.
+func (s *Store) Post(ctx context.Context, actor offpeak.Actor, list []ledger.Transaction) error {
+	_, err := write(ctx, s, "post to the ledger", func(t *verb) (struct{}, error) {
+		for _, x := range list {
+			if err := t.postOnce(actor, x); err != nil {
+				return struct{}{}, fmt.Errorf("transaction %s: %w", x.ID, err)
+			}
+		}
+		return struct{}{}, nil
+	})
+	return err
+}
+
+func (t *verb) postOnce(actor offpeak.Actor, x ledger.Transaction) error {
+	if slices.ContainsFunc(t.writes.rows[addTransaction], func(row []any) bool { return row[0] == string(x.ID) }) {
+		return &ledger.ConflictError{Transaction: x.ID, Field: "place: it is in the list twice"}
+	}
+	stored, err := t.transactions(`t.id = $1`, string(x.ID))
+	if err != nil {
+		return err
+	}
+	if len(stored) > 0 {
+		return x.Again(stored[0])
+	}
+	for _, e := range x.Entries {
+		if e.Account.Of != "" {
+			if _, err := t.account(e.Account.Of); err != nil {
+				return err
+			}
+		}
+	}
+	if err := t.post(x); err != nil {
+		return err
+	}
+	t.audit(actor, "ledger."+string(x.Kind), string(x.ID), "done")
+	return nil
+}
+
+// transactions reads transactions with their entries, in the order in which they were
+// appended.
+func (t *verb) transactions(where string, args ...any) ([]ledger.Transaction, error) {
+	var out []ledger.Transaction
+	err := t.each(`SELECT t.id, t.kind, t.at, t.job, t.lease, t.attempt, t.term, t.external, e.account, e.part, e.amount
+		FROM transactions t JOIN entries e ON e.transaction_id = t.id WHERE `+where+` ORDER BY t.n, e.account, e.part`, args, func(r Rows) error {
+		var x ledger.Transaction
+		var e ledger.Entry
+		var at int64
+		err := r.Scan(&x.ID, &x.Kind, &at, &x.Subject.Job, &x.Subject.Lease, &x.Subject.Attempt, &x.Subject.Term, &x.Subject.External, &e.Account.Of, &e.Account.Part, &e.Amount)
+		if n := len(out); n > 0 && out[n-1].ID == x.ID {
+			out[n-1].Entries = append(out[n-1].Entries, e)
+			return err
+		}
+		x.At, x.Entries = moment(at), []ledger.Entry{e}
+		out = append(out, x)
+		return err
+	})
+	return out, err
+}
+
+// Balances returns what an account has.
+func (s *Store) Balances(ctx context.Context, account offpeak.AccountID) (store.Balances, error) {
+	return read(ctx, s, "read balances of "+string(account), func(t *verb) (b store.Balances, err error) {
+		if _, err = t.account(account); err != nil {
+			return b, err
+		}
+		if b.Available, err = t.balance(ledger.Available(account)); err != nil {
+			return b, err
+		}
+		b.Held, err = t.balance(ledger.Held(account))
+		return b, err
+	})
+}
+
+// Receipts returns the lines of what a job's settled attempts cost.
+func (s *Store) Receipts(ctx context.Context, job offpeak.JobID) ([]ledger.Receipt, error) {
+	var out []ledger.Receipt
+	_, err := s.db.Glance(ctx, Look{`SELECT line FROM receipts WHERE job = $1`, []any{string(job)}, func(r Rows) error {
+		var text string
+		var line ledger.Receipt
+		if err := r.Scan(&text); err != nil {
+			return err
+		}
+		err := json.Unmarshal([]byte(text), &line)
+		out = append(out, line)
+		return err
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("read receipts of job %s: %w", job, err)
+	}
+	slices.SortFunc(out, func(a, b ledger.Receipt) int {
+		if a.Attempt != b.Attempt {
+			return int(a.Attempt) - int(b.Attempt)
+		}
+		return a.Term.N - b.Term.N
+	})
+	return out, nil
+}
+
+// Statement walks over the transactions of an account.
+func (s *Store) Statement(ctx context.Context, account offpeak.AccountID) iter.Seq2[ledger.Transaction, error] {
+	const page = 500
+	return func(yield func(ledger.Transaction, error) bool) {
+		for after, more := int64(0), true; more; {
+			list, err := read(ctx, s, "read statement of "+string(account), func(t *verb) ([]ledger.Transaction, error) {
+				var ns []int64
+				err := t.each(`SELECT DISTINCT t.n FROM entries e JOIN transactions t ON t.id = e.transaction_id WHERE e.account = $1 AND t.n > $2 ORDER BY t.n LIMIT $3`,
+					[]any{string(account), after, int64(page)}, func(r Rows) error {
+						ns = append(ns, 0)
+						return r.Scan(&ns[len(ns)-1])
+					})
+				if err != nil || len(ns) == 0 {
+					more = false
+					return nil, err
+				}
+				first, last := ns[0], ns[len(ns)-1]
+				after, more = last, len(ns) == page
+				return t.transactions(`t.n >= $1 AND t.n <= $2 AND EXISTS (SELECT 1 FROM entries o WHERE o.transaction_id = t.id AND o.account = $3)`, first, last, string(account))
+			})
+			if err != nil {
+				yield(ledger.Transaction{}, err)
+				return
+			}
+			for _, x := range list {
+				if !yield(x, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Bill takes the next step of leases for which it is due.
+func (s *Store) Bill(ctx context.Context, limit int) (gone []store.Change, more bool, err error) {
+	due, err := read(ctx, s, "look for leases to bill", func(t *verb) (due []dueLease, err error) {
+		err = t.each(`SELECT l.id, l.node FROM lease_money m JOIN leases l ON l.id = m.lease WHERE m.settled = 0 AND m.due_at <= $1 ORDER BY m.due_at, m.lease LIMIT $2`,
+			[]any{micros(t.now), int64(limit)}, func(r Rows) error {
+				var l dueLease
+				err := r.Scan(&l.id, &l.node)
+				due = append(due, l)
+				return err
+			})
+		return due, err
+	})
+	if err != nil || len(due) == 0 {
+		return nil, false, err
+	}
+	billed, err := writeEach(ctx, s, "bill leases", due, s.bills, refuse)
+	for i, b := range billed {
+		if b.v != nil {
+			gone = append(gone, *b.v)
+		}
+		if b.err != nil && err == nil {
+			err = fmt.Errorf("bill lease %s: %w", due[i].id, b.err)
+		}
+	}
+	return gone, len(due) == limit, err
+}
+
+// bills takes the next step of leases, in one transaction.
+func (s *Store) bills(t *verb, due []dueLease) ([]answer[*store.Change], error) {
+	nodes, ids := make([]offpeak.NodeID, len(due)), make([]offpeak.LeaseID, len(due))
+	at := make(map[offpeak.LeaseID]int, len(due))
+	for i, l := range due {
+		nodes[i], ids[i], at[l.id] = l.node, l.id, i
+	}
+	if err := t.loadNodes(forUpdate, nodes...); err != nil {
+		return nil, err
+	}
+	where, arg := oneOf("id", ids)
+	leases, err := t.leases(where+` ORDER BY id`, arg)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.loadJobs(t, forUpdate, jobsOf(leases)); err != nil {
+		return nil, err
+	}
+	out := make([]answer[*store.Change], len(due))
+	for _, l := range leases {
+		c, err := s.bill(t, l)
+		if err != nil {
+			return nil, err
+		}
+		out[at[l.ID]].v = c
+	}
+	return out, nil
+}
+
+// bill holds for a lease's next interval or renews its price, and asks it to go where
+// neither can be. c is nil where it stays.
+func (s *Store) bill(t *verb, l *lease) (c *store.Change, err error) {
+	m, err := t.money(l)
+	if err != nil || m == nil || m.Settled || l.State.Terminal() {
+		return nil, err
+	}
+	j, err := s.job(t, "", l.Job)
+	if err != nil {
+		return nil, err
+	}
+	f, err := t.funds(l.Account)
+	if err != nil {
+		return nil, err
+	}
+	rules := s.rules(j)
+	next, list, v, err := m.Extend(rules, f, t.now, l.Metered)
+	if err != nil {
+		return nil, err
+	}
+	stop := v.Stop
+	if v.Renew && stop == "" && l.State == offpeak.LeaseRunning {
+		var ask int64
+		if err := t.row(`SELECT ask FROM nodes WHERE id = $1`, []any{string(l.Node)}, &ask); err != nil {
+			return nil, err
+		}
+		price := offpeak.Price(ask)
+		if most := j.Spec.Requirements.MaxPrice; most != nil && price > *most {
+			stop = offpeak.EndTermEnded
+		} else if next, list, v, err = m.Renew(rules, f, t.now, l.Metered, price); err != nil {
+			return nil, err
+		} else if stop = v.Stop; stop == "" {
+			t.closeTerm(l.ID, l.Metered)
+			t.later(nextTerm, string(l.ID), int64(len(next.Terms)), int64(price), micros(t.now))
+		}
+	}
+	if err := t.post(list...); err != nil {
+		return nil, err
+	}
+	// Who is asked to go is looked at again, but not at once: money may come.
+	t.changeMoney(l, &money{Lease: next, due: later(v.Next, t.now.Add(rules.Lead/4))})
+	if stop == "" || l.Stop != "" {
+		return nil, nil
+	}
+	change, err := s.stop(t, l, j, stop)
+	return &change, err
+}
+
+// books are all that is stored of the ledger.
+func (t *verb) books() (b ledger.Books, err error) {
+	list, err := t.transactions(`1 = 1`)
+	if err != nil {
+		return b, err
+	}
+	b.Transactions = walk(list)
+	var leases []ledger.LeaseFacts
+	if err := t.each(`SELECT m.ledger, m.settled = 1 OR l.id IS NULL OR l.ended_at <> 0, m.reason, m.metered, m.kept, COALESCE(l.ended_at, 0)
+		FROM lease_money m LEFT JOIN leases l ON l.id = m.lease ORDER BY m.lease`, nil, func(r Rows) error {
+		var f ledger.LeaseFacts
+		var text string
+		var at int64
+		if err := r.Scan(&text, &f.Ended, &f.Ending.Reason, &f.Ending.Metered, &f.Ending.Kept, &at); err != nil {
+			return err
+		}
+		f.Ending.At = moment(at)
+		leases = append(leases, f)
+		return json.Unmarshal([]byte(text), &leases[len(leases)-1].Lease)
+	}); err != nil {
+		return b, err
+	}
+	b.Leases = walk(leases)
+	var lines []ledger.Receipt
+	if err := t.each(`SELECT line FROM receipts ORDER BY lease, term`, nil, func(r Rows) error {
+		var text string
+		if err := r.Scan(&text); err != nil {
+			return err
+		}
+		lines = append(lines, ledger.Receipt{})
+		return json.Unmarshal([]byte(text), &lines[len(lines)-1])
+	}); err != nil {
+		return b, err
+	}
+	b.Receipts = walk(lines)
+	var balances []ledger.Balance
+	err = t.each(`SELECT account, part, balance FROM balances ORDER BY account, part`, nil, func(r Rows) error {
+		var x ledger.Balance
+		err := r.Scan(&x.Account.Of, &x.Account.Part, &x.Amount)
+		balances = append(balances, x)
+		return err
+	})
+	b.Balances = walk(balances)
+	return b, err
+}
+
+func walk[T any](list []T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, v := range list {
+			if !yield(v, nil) {
+				return
+			}
+		}
+	}
+}
+
+// checkMoney has the ledger recompute everything from what is stored.
+func (t *verb) checkMoney() ([]store.Violation, error) {
+	b, err := t.books()
+	if err != nil {
+		return nil, err
+	}
+	var out []store.Violation
+	for f, err := range ledger.Check(b) {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, store.Violation{Invariant: f.Invariant, Object: f.Object, Detail: string(f.Kind) + ": " + f.Text})
+	}
+	return out, nil
+}
