@@ -13,7 +13,7 @@ import (
 type Auction struct {
 	// Margin is by how much of the displaced bid a bid has to be higher. At least
 	// 1 %: it bounds how often a machine can change hands.
-	Margin BasisPoints `json:"margin_bp"`
+	Margin BasisPoints `json:"margin_basis_points"`
 	// Step is what the winner pays above the displaced bid at least.
 	Step offpeak.Price `json:"step"`
 	// MinRun is how long a lease runs before it can be displaced.
@@ -21,7 +21,7 @@ type Auction struct {
 	// Respite is how long a job that was preempted isn't displaced again.
 	Respite offpeak.Duration `json:"respite"`
 	// Premium is what a job that can't be interrupted pays on top, a share of the price.
-	Premium BasisPoints `json:"premium_bp"`
+	Premium BasisPoints `json:"premium_basis_points"`
 }
 
 // DefaultAuction returns the usual rules.
@@ -33,11 +33,11 @@ func DefaultAuction() Auction {
 // Validate returns *offpeak.FieldErrors for the rules that are out of bounds.
 func (a *Auction) Validate() error {
 	return errors.Join(
-		within("auction.margin_bp", int64(a.Margin), 100, int64(maxBasisPoints), percent),
+		within("auction.margin_basis_points", int64(a.Margin), 100, int64(maxBasisPoints), percent),
 		within("auction.step", int64(a.Step), 1, int64(offpeak.MaxPrice), priced),
 		within("auction.min_run", int64(a.MinRun), 0, int64(offpeak.MaxDuration), lasting),
 		within("auction.respite", int64(a.Respite), 0, int64(offpeak.MaxDuration), lasting),
-		within("auction.premium_bp", int64(a.Premium), 0, int64(maxBasisPoints), percent),
+		within("auction.premium_basis_points", int64(a.Premium), 0, int64(maxBasisPoints), percent),
 	)
 }
 

@@ -134,8 +134,8 @@ type Factor struct {
 	Region string `json:"region,omitempty"`
 	Model  string `json:"model,omitempty"`
 	// Idle is the factor where nothing is taken, Full where all is.
-	Idle BasisPoints `json:"idle_bp"`
-	Full BasisPoints `json:"full_bp"`
+	Idle BasisPoints `json:"idle_basis_points"`
+	Full BasisPoints `json:"full_basis_points"`
 }
 
 func (f *Factor) matches(s *Segment) bool {
@@ -155,8 +155,8 @@ func (d Demand) Validate() error {
 	var errs []error
 	for i, f := range d.Factors {
 		errs = append(errs,
-			within(fmt.Sprintf("demand.factors[%d].idle_bp", i), int64(f.Idle), 0, int64(maxBasisPoints), percent),
-			within(fmt.Sprintf("demand.factors[%d].full_bp", i), int64(f.Full), 0, int64(maxBasisPoints), percent))
+			within(fmt.Sprintf("demand.factors[%d].idle_basis_points", i), int64(f.Idle), 0, int64(maxBasisPoints), percent),
+			within(fmt.Sprintf("demand.factors[%d].full_basis_points", i), int64(f.Full), 0, int64(maxBasisPoints), percent))
 	}
 	return errors.Join(errs...)
 }
@@ -184,12 +184,12 @@ func (d Demand) Adjust(price offpeak.Price, f *Facts) (offpeak.Price, string) {
 // Clear raises the price to what is usually paid, less a discount. It never
 // lowers it: what stands before it is what the hour costs the owner.
 type Clear struct {
-	Discount BasisPoints `json:"discount_bp"`
+	Discount BasisPoints `json:"discount_basis_points"`
 }
 
 // Validate returns a *offpeak.FieldError for a discount out of bounds.
 func (c Clear) Validate() error {
-	return within("clear.discount_bp", int64(c.Discount), 0, int64(Whole), percent)
+	return within("clear.discount_basis_points", int64(c.Discount), 0, int64(Whole), percent)
 }
 
 // Name returns "market".

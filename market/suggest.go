@@ -98,18 +98,18 @@ type Auto struct {
 	// Floor is the least that is asked.
 	Floor offpeak.Price `json:"floor"`
 	// Discount is by how much to stay below what is usually paid.
-	Discount BasisPoints `json:"discount_bp"`
+	Discount BasisPoints `json:"discount_basis_points"`
 	// Slack is by how much of itself an ask has to be off before it is changed, so
 	// that a price which trembles does not change a million asks.
-	Slack BasisPoints `json:"slack_bp"`
+	Slack BasisPoints `json:"slack_basis_points"`
 }
 
 // Validate returns the first *offpeak.FieldError for what is out of bounds.
 func (a *Auto) Validate() error {
 	return cmp.Or(
 		within("auto.floor", int64(a.Floor), 0, int64(offpeak.MaxPrice), priced),
-		within("auto.discount_bp", int64(a.Discount), 0, int64(Whole), percent),
-		within("auto.slack_bp", int64(a.Slack), 0, int64(Whole), percent),
+		within("auto.discount_basis_points", int64(a.Discount), 0, int64(Whole), percent),
+		within("auto.slack_basis_points", int64(a.Slack), 0, int64(Whole), percent),
 	)
 }
 
