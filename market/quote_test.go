@@ -320,3 +320,34 @@ func TestTotal(t *testing.T) {
 		t.Errorf("more than there can be comes to %s", got)
 	}
 }
+
+// TestQuoteLater pins what random markets seldom show.
+func TestQuoteLater(t *testing.T) {
+	book := market.NewBook()
+	capacity := offpeak.Resources{CPU: 4000}
+	o := offpeak.Offer{Node: "node_1", Ask: offpeak.Ask{CPU: 9}, Capacity: capacity, Drivers: []string{"wasm"}, Shared: []string{"wasm"}, Ready: true, FreeAt: now.Add(-time.Minute)}
+	if err := book.Put(o); err != nil {
+		t.Fatal(err)
+	}
+	in := market.Inquiry{Requirements: offpeak.Requirements{CPU: 1000}, Driver: "wasm", For: hour, Limit: 1}
+	if q, err := book.Quote(in, now); err != nil || q.Start == nil || !q.Start.Equal(now) {
+		t.Errorf("leases that should have ended: %+v, %v", q, err)
+	}
+	// Two nodes come to ask the same, the one that is found second earlier.
+	plans := map[offpeak.NodeID]*market.Plan{}
+	for id, opens := range map[offpeak.NodeID]market.Clock{"node_1": 20 * 60, "node_2": 15 * 60} {
+		o.Node, o.Free, o.FreeAt = id, capacity, time.Time{}
+		if err := book.Put(o); err != nil {
+			t.Fatal(err)
+		}
+		plans[id] = &market.Plan{Base: o.Ask, Windows: []market.Window{{Days: market.Everyday, From: opens, To: opens + 60, Ask: offpeak.Ask{CPU: 3}}}}
+	}
+	in.Plan = func(id offpeak.NodeID) *market.Plan { return plans[id] }
+	q, err := book.Quote(in, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := alternative(q, offpeak.AnotherHour); a == nil || a.Price != 3 || !a.At.Equal(now.Add(3*time.Hour)) {
+		t.Errorf("%+v", a)
+	}
+}
