@@ -308,3 +308,39 @@ func TestAssignManyDevices(t *testing.T) {
 		t.Errorf("%s", why)
 	}
 }
+
+// TestServedIsMatchDevices: the count of devices that Fits makes where all
+// requests are alike says what sharing them out one by one says.
+func TestServedIsMatchDevices(t *testing.T) {
+	size := rapid.SampledFrom([]Bytes{0, 4 * GiB, 8 * GiB, 24 * GiB})
+	vendor := rapid.SampledFrom([]string{"nvidia", "NVIDIA", "amd"})
+	model := rapid.SampledFrom([]string{"RTX 4090", "rtx 4090", "RTX 3060", "Radeon ẞ"})
+	rapid.Check(t, func(t *rapid.T) {
+		var have []Device
+		for i := range rapid.IntRange(0, 5).Draw(t, "devices") {
+			have = append(have, Device{ID: DeviceID(fmt.Sprint("d", i)), Vendor: vendor.Draw(t, "vendor"), Model: model.Draw(t, "model"), VRAM: size.Draw(t, "vram")})
+		}
+		request := func() GPURequest {
+			return GPURequest{
+				VRAM: size.Draw(t, "at least"), Vendor: rapid.SampledFrom([]string{"", "", "nvidia", "amd"}).Draw(t, "wants vendor"),
+				Model: rapid.SampledFrom([]string{"", "", "4090", "rtx", "ß"}).Draw(t, "wants model"),
+			}
+		}
+		var want []GPURequest
+		alike, one := rapid.Bool().Draw(t, "alike"), request()
+		for range rapid.IntRange(0, 4).Draw(t, "requests") {
+			if !alike {
+				one = request()
+			}
+			want = append(want, one)
+		}
+		ids, why := matchDevices(want, have)
+		if got := served(want, have); got != why.OK() || (got && len(ids) != len(want)) {
+			t.Fatalf("%+v of %+v: served says %v, matchDevices %v, %s", want, have, got, ids, why)
+		}
+		o, r := idle(have...), need(want...)
+		if fits := r.Fits("acct_me", "process", &o); fits != r.Fit("acct_me", "process", o).OK() || fits != why.OK() {
+			t.Fatalf("%+v of %+v: Fits says %v, Fit %s", want, have, fits, r.Fit("acct_me", "process", o))
+		}
+	})
+}

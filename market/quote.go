@@ -209,17 +209,13 @@ func (b *Book) higherCeiling(in *Inquiry, _ time.Time, _ offpeak.Price) (offpeak
 // Classes returns the order book: the devices of all offers that take work, by
 // model, those with the most memory first. It looks at every offer.
 func (b *Book) Classes() []offpeak.GPUClass {
-	type kind struct {
-		vendor, model string
-		vram          offpeak.Bytes
-	}
 	type tally struct {
 		offpeak.GPUClass
 		asks []offpeak.Price
 	}
-	kinds := map[kind]*tally{}
+	kinds := map[Kind]*tally{}
 	of := func(d *offpeak.Device) *tally {
-		k := kind{d.Vendor, d.Model, d.VRAM}
+		k := Kind{d.Vendor, d.Model, d.VRAM}
 		if kinds[k] == nil {
 			kinds[k] = &tally{GPUClass: offpeak.GPUClass{Vendor: d.Vendor, Model: d.Model, VRAM: d.VRAM}}
 		}
