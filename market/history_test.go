@@ -15,142 +15,127 @@ import (
 )
 
 var (
-	card     = market.Kind{Vendor: "nvidia", Model: "RTX 4090", VRAM: 24 * gib}
-	segments = rapid.SampledFrom([]market.Segment{{}, {Region: "eu"}, {Kind: card, Region: "eu"}, {Kind: card, Region: "us"}})
+	card     = offpeak.Kind{Vendor: "nvidia", Model: "RTX 4090", VRAM: 24 * gib}
+	segments = rapid.SampledFrom([]offpeak.Segment{{}, {Region: "eu"}, {Kind: card, Region: "eu"}, {Kind: card, Region: "us"}})
 )
-
-func newHistory(t rapid.TB, r market.Retention) *market.History {
-	h, err := market.NewHistory(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
 
 func drawTrade(t *rapid.T) market.Trade {
 	return market.Trade{
-		Segment: segments.Draw(t, "segment"), Price: offpeak.Price(rapid.Int64Range(0, 9).Draw(t, "price")), Metered: offpeak.Millis(rapid.Int64Range(0, 3).Draw(t, "metered")),
+		Segment: segments.Draw(t, "segment"), Price: offpeak.Price(rapid.Int64Range(0, 9).Draw(t, "price")),
+		Metered: offpeak.Millis(rapid.Int64Range(0, 3).Draw(t, "metered")), Agreed: rapid.Bool().Draw(t, "agreed"),
 		// Many in one minute and at one moment, some hours apart.
 		At: now.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "hour"))*time.Hour + time.Duration(rapid.IntRange(0, 5).Draw(t, "half minute"))*30*time.Second),
 	}
 }
 
-// byScan is what a scan over all trades makes of them: the newest candles.
-func byScan(trades []market.Trade, s market.Segment, length time.Duration, most int) []market.Candle {
-	stretches := map[time.Time][]market.Trade{}
+// byScan is what a scan over all trades makes of them.
+func byScan(trades []market.Trade) []offpeak.Candle {
+	type stretch struct {
+		offpeak.Segment
+		offpeak.Resolution
+		start time.Time
+	}
+	stretches := map[stretch][]market.Trade{}
 	for _, t := range trades {
-		if t.Segment == s {
-			start := t.At.Truncate(length)
-			stretches[start] = append(stretches[start], t)
+		for _, r := range offpeak.Resolutions() {
+			k := stretch{t.Segment, r, t.At.Truncate(r.Length())}
+			stretches[k] = append(stretches[k], t)
 		}
 	}
-	var out []market.Candle
-	for start, in := range stretches {
+	var out []offpeak.Candle
+	for k, in := range stretches {
 		slices.SortFunc(in, func(a, b market.Trade) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Price, b.Price)) })
-		c := market.Candle{Start: start, Open: in[0].Price, Close: in[len(in)-1].Price, Low: in[0].Price, Trades: int64(len(in))}
+		first, last := in[0], in[len(in)-1]
+		c := offpeak.Candle{Segment: k.Segment, Resolution: k.Resolution, Start: k.start, Open: first.Price, Close: last.Price, Low: first.Price, OpenedAt: first.At, ClosedAt: last.At}
 		for _, t := range in {
 			c.High, c.Low, c.Metered = max(c.High, t.Price), min(c.Low, t.Price), c.Metered+t.Metered
+			if t.Agreed {
+				c.Trades++
+			}
 		}
 		out = append(out, c)
 	}
-	slices.SortFunc(out, func(a, b market.Candle) int { return a.Start.Compare(b.Start) })
-	return out[max(len(out)-most, 0):]
+	slices.SortFunc(out, func(a, b offpeak.Candle) int {
+		return cmp.Or(a.Segment.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
+	})
+	return out
 }
 
-// TestHistoryIsAScan: in whatever order trades come, the history holds the
-// candles that a scan over all of them makes, the newest of each resolution, and
-// answers any range of them.
-func TestHistoryIsAScan(t *testing.T) {
+// TestTapeIsAScan: in whatever order trades come, and however often somebody takes
+// what there is and joins it, the candles are those that a scan over all makes.
+func TestTapeIsAScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := market.Retention{Minutes: rapid.IntRange(1, 6).Draw(t, "minutes"), Hours: rapid.IntRange(1, 4).Draw(t, "hours"), Segments: 4}
-		h := newHistory(t, r)
+		var tape market.Tape
+		var taken []offpeak.Candle
+		take := func() {
+			for _, c := range tape.Take() {
+				i := slices.IndexFunc(taken, func(d offpeak.Candle) bool {
+					return d.Segment == c.Segment && d.Resolution == c.Resolution && d.Start.Equal(c.Start)
+				})
+				if i < 0 {
+					taken = append(taken, c)
+				} else if joined := taken[i].Join(c); joined != c.Join(taken[i]) {
+					t.Fatalf("the order matters: %+v and %+v", taken[i], c)
+				} else {
+					taken[i] = joined
+				}
+			}
+		}
 		trades := rapid.SliceOfN(rapid.Custom(drawTrade), 0, 40).Draw(t, "trades")
 		for _, trade := range trades {
-			if _, err := h.Add(trade); err != nil {
-				t.Fatal(err)
+			if noted, err := tape.Add(trade); !noted || err != nil {
+				t.Fatal(noted, err)
+			}
+			if rapid.IntRange(0, 7).Draw(t, "take") == 0 {
+				take()
 			}
 		}
-		var known []market.Segment
-		for _, s := range []market.Segment{{}, {Region: "eu"}, {Kind: card, Region: "eu"}, {Kind: card, Region: "us"}} {
-			if slices.ContainsFunc(trades, func(t market.Trade) bool { return t.Segment == s }) {
-				known = append(known, s)
-			}
-			from := now.Add(time.Duration(rapid.IntRange(-60, 300).Draw(t, "from")) * time.Minute)
-			until := now.Add(time.Duration(rapid.IntRange(-60, 300).Draw(t, "until")) * time.Minute)
-			for resolution, most := range map[market.Resolution]int{market.Minutes: r.Minutes, market.Hours: r.Hours} {
-				want := byScan(trades, s, resolution.Length(), most)
-				if got := h.Candles(s, resolution, time.Time{}, now.AddDate(1, 0, 0)); !slices.Equal(got, want) {
-					t.Fatalf("%+v: got %+v\nwant %+v", s, got, want)
-				}
-				want = slices.DeleteFunc(want, func(c market.Candle) bool { return c.Start.Before(from) || !c.Start.Before(until) })
-				if got := h.Candles(s, resolution, from, until); !slices.Equal(got, want) {
-					t.Fatalf("%+v from %s to %s: got %+v\nwant %+v", s, from, until, got, want)
-				}
-			}
-		}
-		if got := h.Segments(); !slices.Equal(got, known) {
-			t.Fatalf("segments %+v, want %+v", got, known)
+		take()
+		slices.SortFunc(taken, func(a, b offpeak.Candle) int {
+			return cmp.Or(a.Segment.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
+		})
+		if want := byScan(trades); !slices.Equal(taken, want) {
+			t.Fatalf("got %+v\nwant %+v", taken, want)
 		}
 	})
 }
 
-func TestHistoryForgets(t *testing.T) {
-	h := newHistory(t, market.Retention{Minutes: 2, Hours: 1, Segments: 2})
-	add := func(region string, at time.Duration) bool {
-		t.Helper()
-		kept, err := h.Add(market.Trade{Segment: market.Segment{Region: region}, At: now.Add(at), Price: 1})
-		if err != nil {
+// TestTapeIsBounded: a tape that nobody takes ceases to grow, and goes on once
+// somebody does.
+func TestTapeIsBounded(t *testing.T) {
+	var tape market.Tape
+	refused := 0
+	for i := range 20_000 {
+		if noted, err := tape.Add(market.Trade{At: now.Add(time.Duration(i) * time.Minute), Price: 1}); err != nil {
 			t.Fatal(err)
+		} else if !noted {
+			refused++
 		}
-		return kept
 	}
-	regions := func() (out string) {
-		for _, s := range h.Segments() {
-			out += s.Region
-		}
-		return out
+	if held := len(tape.Take()); held != 10_000 || refused == 0 {
+		t.Errorf("holds %d, refused %d", held, refused)
 	}
-	for _, c := range []struct {
-		region string
-		at     time.Duration
-		kept   bool
-		have   string
-	}{
-		{"a", 0, true, "a"},
-		{"b", 2 * time.Minute, true, "ab"},
-		{"c", -time.Minute, false, "ab"}, // older than all
-		{"c", time.Minute, true, "bc"},   // a traded longest ago
-		{"b", 4 * time.Minute, true, "bc"},
-		{"b", 3 * time.Minute, true, "bc"},                 // a minute between takes the place of the oldest
-		{"b", time.Minute, true, "bc"},                     // too old for minutes, not for the hour
-		{"b", -time.Hour, false, "bc"},                     // too old for both
-		{"d", time.Minute, true, "bd"},                     // as stale as c: the later in order stays
-		{"a", time.Minute, false, "bd"},                    // as stale as d: the earlier in order goes
-		{"b", 100 * 24 * time.Hour, true, "bd"},            // a clock that is far ahead
-		{"b", 5 * time.Minute, true, "bd"},                 // takes one place, and no more
-		{"b", 4*time.Minute + 30*time.Second, false, "bd"}, // which the oldest lost
-	} {
-		if kept := add(c.region, c.at); kept != c.kept || regions() != c.have {
-			t.Errorf("%s at %s: kept %v, have %s; want %v, %s", c.region, c.at, kept, regions(), c.kept, c.have)
-		}
+	if noted, err := tape.Add(market.Trade{At: now, Price: 1}); !noted || err != nil {
+		t.Errorf("taken, and still full: %v, %v", noted, err)
 	}
 }
 
-func TestHistoryVolumeIsBounded(t *testing.T) {
-	h := newHistory(t, market.DefaultRetention())
-	long := offpeak.Millis(offpeak.MaxDuration.Std().Milliseconds())
-	for range 3 {
-		if _, err := h.Add(market.Trade{At: now, Price: offpeak.MaxPrice, Metered: long}); err != nil {
-			t.Fatal(err)
-		}
+func TestVolumeIsBounded(t *testing.T) {
+	var tape market.Tape
+	if _, err := tape.Add(market.Trade{At: now, Price: offpeak.MaxPrice, Metered: offpeak.Millis(offpeak.MaxDuration.Std().Milliseconds())}); err != nil {
+		t.Fatal(err)
 	}
-	if c := h.Candles(market.Segment{}, market.Hours, now, now.Add(1)); len(c) != 1 || c[0].Metered != 3*long || c[0].Close != offpeak.MaxPrice || c[0].Trades != 3 {
+	c := tape.Take()[0]
+	for range 63 {
+		c = c.Join(c)
+	}
+	if c.Metered != math.MaxInt64 || c.Close != offpeak.MaxPrice {
 		t.Errorf("%+v", c)
 	}
 }
 
-func TestHistoryRefuses(t *testing.T) {
-	h := newHistory(t, market.DefaultRetention())
+func TestTapeRefuses(t *testing.T) {
+	var tape market.Tape
 	for name, trade := range map[string]market.Trade{
 		"negative price":   {At: now, Price: -1},
 		"price over-limit": {At: now, Price: offpeak.MaxPrice + 1},
@@ -158,39 +143,31 @@ func TestHistoryRefuses(t *testing.T) {
 		"time over-limit":  {At: now, Metered: math.MaxInt64},
 		"no moment":        {},
 	} {
-		if kept, err := h.Add(trade); kept || !errors.Is(err, offpeak.ErrInvalid) {
-			t.Errorf("%s: %v, %v", name, kept, err)
+		if noted, err := tape.Add(trade); noted || !errors.Is(err, offpeak.ErrInvalid) {
+			t.Errorf("%s: %v, %v", name, noted, err)
 		}
 	}
-	if got := h.Segments(); len(got) != 0 {
+	if got := tape.Take(); len(got) != 0 {
 		t.Errorf("keeps %+v", got)
-	}
-	for _, r := range []market.Retention{{Minutes: 0, Hours: 1, Segments: 1}, {Minutes: 1, Hours: -1, Segments: 1}, {Minutes: 1, Hours: 1}, {Minutes: 1, Hours: 1, Segments: math.MaxInt}} {
-		if _, err := market.NewHistory(r); !errors.Is(err, offpeak.ErrInvalid) {
-			t.Errorf("%+v: %v", r, err)
-		}
-	}
-	if got := h.Candles(market.Segment{}, 7, now, now); got != nil {
-		t.Errorf("a resolution that there is not: %+v", got)
 	}
 }
 
 func TestClearing(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		candles []market.Candle
+		candles []offpeak.Candle
 		want    offpeak.Price
 		known   bool
 	}{
 		{"nothing", nil, 0, false},
-		{"candles without trades", []market.Candle{{Close: 5}}, 0, false},
-		{"one", []market.Candle{{Close: 5, Trades: 1, Metered: 1}}, 5, true},
-		{"free", []market.Candle{{Close: 0, Trades: 1}}, 0, true},
-		{"half of the time", []market.Candle{{Close: 9, Trades: 1, Metered: 50}, {Close: 5, Trades: 1, Metered: 50}}, 5, true},
-		{"more than half", []market.Candle{{Close: 9, Trades: 1, Metered: 51}, {Close: 5, Trades: 1, Metered: 50}}, 9, true},
-		{"many dear trades without time", []market.Candle{{Close: 9, Trades: 100}, {Close: 5, Trades: 1, Metered: 1}}, 5, true},
-		{"no time known yet", []market.Candle{{Close: 9, Trades: 100}, {Close: 5, Trades: 1}}, 9, true},
-		{"sums that overflow", []market.Candle{{Close: 9, Trades: 1, Metered: math.MaxInt64}, {Close: 5, Trades: 1, Metered: math.MaxInt64}}, 5, true},
+		{"candles without trades", []offpeak.Candle{{Close: 5}}, 0, false},
+		{"one", []offpeak.Candle{{Close: 5, Trades: 1, Metered: 1}}, 5, true},
+		{"free", []offpeak.Candle{{Close: 0, Trades: 1}}, 0, true},
+		{"half of the time", []offpeak.Candle{{Close: 9, Trades: 1, Metered: 50}, {Close: 5, Trades: 1, Metered: 50}}, 5, true},
+		{"more than half", []offpeak.Candle{{Close: 9, Trades: 1, Metered: 51}, {Close: 5, Trades: 1, Metered: 50}}, 9, true},
+		{"many dear trades without time", []offpeak.Candle{{Close: 9, Trades: 100}, {Close: 5, Trades: 1, Metered: 1}}, 5, true},
+		{"no time known yet", []offpeak.Candle{{Close: 9, Trades: 100}, {Close: 5, Trades: 1}}, 9, true},
+		{"sums that overflow", []offpeak.Candle{{Close: 9, Trades: 1, Metered: math.MaxInt64}, {Close: 5, Trades: 1, Metered: math.MaxInt64}}, 5, true},
 	} {
 		if got, known := market.Clearing(c.candles); got != c.want || known != c.known {
 			t.Errorf("%s: %s, %v; want %s, %v", c.name, got, known, c.want, c.known)

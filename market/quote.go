@@ -213,9 +213,9 @@ func (b *Book) Classes() []offpeak.GPUClass {
 		offpeak.GPUClass
 		asks []offpeak.Price
 	}
-	kinds := map[Kind]*tally{}
+	kinds := map[offpeak.Kind]*tally{}
 	of := func(d *offpeak.Device) *tally {
-		k := Kind{d.Vendor, d.Model, d.VRAM}
+		k := offpeak.Kind{Vendor: d.Vendor, Model: d.Model, VRAM: d.VRAM}
 		if kinds[k] == nil {
 			kinds[k] = &tally{GPUClass: offpeak.GPUClass{Vendor: d.Vendor, Model: d.Model, VRAM: d.VRAM}}
 		}

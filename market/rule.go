@@ -26,7 +26,7 @@ type Rule interface {
 // machine where it has none.
 type Facts struct {
 	// Segment is the part of the market in which it is offered.
-	Segment
+	offpeak.Segment
 	// Hour is the hour of the owner's day for which a price is sought, 0 … 23.
 	Hour int
 	// Watts is what it draws under load; 0 is unknown. Measured says that somebody
@@ -43,7 +43,7 @@ type Facts struct {
 	// leases hold.
 	Devices, Taken int
 	// Recent is what was paid in the segment of late.
-	Recent []Candle
+	Recent []offpeak.Candle
 	// Floor is the least that the owner asks.
 	Floor offpeak.Price
 }
@@ -138,7 +138,7 @@ type Factor struct {
 	Full BasisPoints `json:"full_basis_points"`
 }
 
-func (f *Factor) matches(s *Segment) bool {
+func (f *Factor) matches(s *offpeak.Segment) bool {
 	return (f.Region == "" || f.Region == s.Region) && (f.Model == "" || strings.EqualFold(f.Model, s.Model))
 }
 

@@ -17,9 +17,9 @@ import (
 // known are facts of which every number is easy to reckon with.
 func known() market.Facts {
 	return market.Facts{
-		Segment: market.Segment{Kind: card, Region: "eu"}, Hour: 18, Watts: 350, Measured: true, Tariff: market.Flat(300_000),
+		Segment: offpeak.Segment{Kind: card, Region: "eu"}, Hour: 18, Watts: 350, Measured: true, Tariff: market.Flat(300_000),
 		Cost: 1600 * offpeak.Credit, Life: 20_000 * hour, Devices: 10, Taken: 5,
-		Recent: []market.Candle{{Close: 350_000, Trades: 3, Metered: 1000}},
+		Recent: []offpeak.Candle{{Close: 350_000, Trades: 3, Metered: 1000}},
 	}
 }
 
@@ -80,7 +80,7 @@ func TestRules(t *testing.T) {
 		{"demand, all idle", demand, 100, func(f *market.Facts) { f.Taken = 0 }, 80, "80% of the price, with 0 of 10 taken (RTX 4090 eu)"},
 		{"demand, all taken", demand, 100, func(f *market.Facts) { f.Taken = 10 }, 200, "200% of the price, with 10 of 10 taken (RTX 4090 eu)"},
 		{"demand that falls", demand, 100, func(f *market.Facts) { f.Model, f.Taken, f.Devices = "RTX 3060", 1, 3 }, 84, "83.33% of the price, with 1 of 3 taken (RTX 3060 eu)"},
-		{"a factor of nothing", demand, 100, func(f *market.Facts) { f.Segment = market.Segment{Kind: market.Kind{Model: "arc"}} }, 0, "0% of the price, with 5 of 10 taken (arc)"},
+		{"a factor of nothing", demand, 100, func(f *market.Facts) { f.Segment = offpeak.Segment{Kind: offpeak.Kind{Model: "arc"}} }, 0, "0% of the price, with 5 of 10 taken (arc)"},
 		{"no factor for it", demand, 100, func(f *market.Facts) { f.Region = "us" }, 100, ""},
 		{"nobody there", demand, 100, func(f *market.Facts) { f.Devices, f.Taken = 0, 0 }, 100, ""},
 		{"market above", market.Clear{}, 100, nil, 350_000, "0.35/h is usually paid"},
@@ -124,7 +124,7 @@ func TestSuggestAddsUp(t *testing.T) {
 		f.Taken = rapid.IntRange(0, f.Devices).Draw(t, "taken")
 		f.Tariff = market.Flat(offpeak.MicroCredits(drawPrice(t, "tariff")))
 		for range rapid.IntRange(0, 3).Draw(t, "candles") {
-			f.Recent = append(f.Recent, market.Candle{Close: drawPrice(t, "close"), Trades: 1})
+			f.Recent = append(f.Recent, offpeak.Candle{Close: drawPrice(t, "close"), Trades: 1})
 		}
 		rules := rapid.SliceOfN(rapid.OneOf(
 			rapid.SampledFrom(market.DefaultRules()),
@@ -256,12 +256,12 @@ func TestSchedule(t *testing.T) {
 }
 
 func TestAuto(t *testing.T) {
-	paid := func(p offpeak.Price) []market.Candle { return []market.Candle{{Close: p, Trades: 1}} }
+	paid := func(p offpeak.Price) []offpeak.Candle { return []offpeak.Candle{{Close: p, Trades: 1}} }
 	for _, c := range []struct {
 		name   string
 		auto   market.Auto
 		ask    offpeak.Price
-		recent []market.Candle
+		recent []offpeak.Candle
 		want   offpeak.Price
 	}{
 		{"rises", market.Auto{}, 100, paid(200), 200},

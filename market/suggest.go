@@ -116,7 +116,7 @@ func (a *Auto) Validate() error {
 // Next returns what to ask after ask, given what was paid of late: the usual price
 // less the discount, never below the floor. Without trades, and where it is off
 // by no more than the slack, the ask stays, or is raised to the floor.
-func (a *Auto) Next(ask offpeak.Price, recent []Candle) offpeak.Price {
+func (a *Auto) Next(ask offpeak.Price, recent []offpeak.Candle) offpeak.Price {
 	ask = min(max(ask, a.Floor), offpeak.MaxPrice)
 	paid, known := Clearing(recent)
 	if !known {
