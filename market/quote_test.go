@@ -107,6 +107,10 @@ func TestLessVRAMByBruteForce(t *testing.T) {
 			}
 		}
 		a := drawAsked(t)
+		if rapid.Bool().Draw(t, "modest") {
+			// So that there usually is something to name.
+			a.r = offpeak.Requirements{GPUs: []offpeak.GPURequest{{VRAM: 300 * gib}}}
+		}
 		q, err := book.Quote(market.Inquiry{Requirements: a.r, Account: a.account, Driver: a.driver, For: 2 * hour, Limit: 1}, now)
 		if err != nil {
 			t.Fatal(err)
@@ -225,14 +229,23 @@ func TestQuoteStart(t *testing.T) {
 	later := 0
 	rapid.Check(t, func(t *rapid.T) {
 		book, model := market.NewBook(), map[offpeak.NodeID]offpeak.Offer{}
+		// All devices taken, and somebody who wants any: so that there usually is
+		// something to wait for.
+		scarce := rapid.Bool().Draw(t, "scarce")
 		for i := range rapid.IntRange(0, 30).Draw(t, "offers") {
 			o := drawOffer(t, i)
+			if scarce {
+				o.FreeDevices, o.FreeAt = nil, now.Add(time.Duration(rapid.IntRange(-2, 20).Draw(t, "free at"))*time.Minute)
+			}
 			if err := book.Put(o); err != nil {
 				t.Fatal(err)
 			}
 			model[o.Node] = o
 		}
 		a := drawAsked(t)
+		if scarce {
+			a.r = offpeak.Requirements{GPUs: []offpeak.GPURequest{{}}}
+		}
 		q, err := book.Quote(market.Inquiry{Requirements: a.r, Account: a.account, Driver: a.driver, For: hour, Limit: 1}, now)
 		if err != nil {
 			t.Fatal(err)
