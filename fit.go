@@ -58,11 +58,13 @@ const (
 	FitCPU    FitCode = "cpu"
 	FitMemory FitCode = "memory"
 	FitDisk   FitCode = "disk"
-	// FitOffline, FitDraining, FitClosed and FitInUse: the node takes no work now.
+	// FitOffline to FitNoAsk: the node takes no work now.
 	FitOffline  FitCode = "offline"
 	FitDraining FitCode = "draining"
 	FitClosed   FitCode = "closed"
 	FitInUse    FitCode = "in_use"
+	// FitNoAsk: the node's owner asks nothing now, so it is offered to nobody.
+	FitNoAsk FitCode = "no_ask"
 	// FitBusyGPU, FitBusyCPU, FitBusyMemory, FitBusyDisk: other leases hold it.
 	FitBusyGPU    FitCode = "gpu_busy"
 	FitBusyCPU    FitCode = "cpu_busy"

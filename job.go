@@ -59,6 +59,9 @@ type Requirements struct {
 	Where map[string]string `json:"where,omitempty" doc:"labels the node must have"`
 	// MaxPrice is the bid. Nil is no limit.
 	MaxPrice *Price `json:"max_price,omitempty" doc:"most to pay, micro-credits per hour"`
+	// NonInterruptible: no higher bid displaces the job, for which it pays the
+	// operator's premium on top of the ask.
+	NonInterruptible bool `json:"non_interruptible,omitempty" doc:"no higher bid displaces the job; costs a premium on the ask"`
 	// Trust is the job's trust floor. Default "any".
 	Trust Trust `json:"trust,omitempty" doc:"any, validated or own"`
 }
@@ -93,6 +96,9 @@ type Limits struct {
 	Processes int `json:"processes,omitempty" doc:"cap on processes and threads; default 4096"`
 	// ReconnectGrace lengthens the lease for a job whose restart costs more than a wait.
 	ReconnectGrace Duration `json:"reconnect_grace,omitempty" doc:"wait this much longer for a silent node; default 0s"`
+	// Budget is the most that all attempts of the job may cost together. Nil is no
+	// limit but the account's balance.
+	Budget *MicroCredits `json:"budget,omitempty" doc:"most that all attempts together may cost, micro-credits"`
 	// KeepFrozen is how long a frozen job waits for its node to reach a hub. Default 15m.
 	KeepFrozen Duration `json:"keep_frozen,omitempty" doc:"how long a job stays frozen while its node can't reach a hub; default 15m"`
 }
@@ -123,6 +129,8 @@ type Job struct {
 	// Output is the tree of the accepted attempt's outputs.
 	Output Hash        `json:"output,omitempty"`
 	Counts RetryCounts `json:"retries"`
+	// OutbidAt is when the job last gave way to a higher bid.
+	OutbidAt *time.Time `json:"outbid_at,omitempty"`
 	// NotBefore is the earliest moment of the next claim. Set by a requeue.
 	NotBefore *time.Time `json:"not_before,omitempty"`
 	// RetryOf is the job this one repeats.

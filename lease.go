@@ -11,6 +11,14 @@ type Resources struct {
 	Devices []DeviceID `json:"devices,omitempty"`
 }
 
+// Outbid says to whom a lease gives way.
+type Outbid struct {
+	// Job is the one that bid more.
+	Job JobID `json:"job"`
+	// Price is what it pays for its first term there.
+	Price Price `json:"price"`
+}
+
 // Lease is the fenced, expiring right to run one attempt on named resources of
 // one node at one locked price.
 type Lease struct {
@@ -29,8 +37,10 @@ type Lease struct {
 	// with this reason. "" while it may run.
 	Stop      EndReason `json:"stop,omitempty"`
 	Resources Resources `json:"resources"`
-	// Price is locked for the term at claim.
+	// Price is locked for the term: at claim, and at each renewal.
 	Price Price `json:"price"`
+	// Outbid is set where the lease gives way to a job that bid more.
+	Outbid *Outbid `json:"outbid,omitempty"`
 	// ExpiresAt is when the monitor may take the lease back, in store time.
 	ExpiresAt time.Time `json:"expires_at"`
 	// Metered is the cumulative metered time the hub accepted.

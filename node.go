@@ -60,7 +60,8 @@ type Node struct {
 	// is what live leases hold; the store keeps it equal to their sum.
 	Capacity Resources `json:"capacity"`
 	Reserved Resources `json:"reserved"`
-	Ask      Price     `json:"ask" doc:"micro-credits per hour"`
+	// Ask is what its owner asks now. Nil: nothing is asked, so it takes no job.
+	Ask *Ask `json:"ask"`
 	// Revision grows with every change to what the node should hold.
 	Revision int64 `json:"revision"`
 	// Generation grows with every session; two holders of one key collide on it.

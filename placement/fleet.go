@@ -45,6 +45,7 @@ type node struct {
 	liveness     offpeak.Liveness
 	intent       offpeak.Intent
 	availability offpeak.Availability
+	asks         bool
 }
 
 // hold is what one lease holds of a node.
@@ -98,9 +99,9 @@ func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 	}
 	inv := in.Inventory
 	n.name = in.Name
-	n.liveness, n.intent, n.availability = in.Liveness, in.Intent, in.Availability
+	n.liveness, n.intent, n.availability, n.asks = in.Liveness, in.Intent, in.Availability, in.Ask != nil
 	n.offer = offpeak.Offer{
-		Node: in.ID, Account: in.Account, Ask: offpeak.Ask{GPU: in.Ask, CPU: in.Ask},
+		Node: in.ID, Account: in.Account, Ask: asked(in.Ask),
 		Capacity: in.Capacity, Devices: capacityDevices(in),
 		OS: inv.OS, Arch: inv.Arch, Region: inv.Region,
 		Drivers: inv.Drivers, Shared: inv.Shared, Labels: inv.Labels,
@@ -158,6 +159,21 @@ func (f *Fleet) SetAvailability(id offpeak.NodeID, a offpeak.Availability) {
 		n.availability = a
 		n.recount()
 	}
+}
+
+// SetAsk notes what is asked for a node from now on, nil for nothing.
+func (f *Fleet) SetAsk(id offpeak.NodeID, ask *offpeak.Ask) {
+	if n := f.byID[id]; n != nil && (n.asks != (ask != nil) || n.offer.Ask != asked(ask)) {
+		n.offer.Ask, n.asks = asked(ask), ask != nil
+		n.recount()
+	}
+}
+
+func asked(ask *offpeak.Ask) offpeak.Ask {
+	if ask == nil {
+		return offpeak.Ask{}
+	}
+	return *ask
 }
 
 // Hold reserves resources for a lease whose claim is about to be made.
@@ -330,6 +346,8 @@ func (n *node) why() offpeak.FitCode {
 		return offpeak.FitClosed
 	case n.availability != offpeak.NodeAvailable:
 		return offpeak.FitInUse
+	case !n.asks:
+		return offpeak.FitNoAsk
 	}
 	return offpeak.FitOK
 }

@@ -50,7 +50,7 @@ func job(r *offpeak.Requirements) placement.Job {
 }
 
 func TestBest(t *testing.T) {
-	priced := func(n offpeak.Node, p offpeak.Price) offpeak.Node { n.Ask = p; return n }
+	priced := func(n offpeak.Node, p offpeak.Price) offpeak.Node { n.Ask = &offpeak.Ask{GPU: p, CPU: p}; return n }
 	late := machine("late", 8000, 32*gib)
 	late.Liveness = offpeak.NodeLate
 	draining := machine("draining", 8000, 32*gib)
@@ -250,7 +250,8 @@ func drawNode(t *rapid.T, i int) offpeak.Node {
 	for i := range n.Inventory.Devices {
 		n.Inventory.Devices[i].Vendor = vendors.Draw(t, "vendor")
 	}
-	n.Ask = offpeak.Price(rapid.Int64Range(0, 2).Draw(t, "ask"))
+	p := offpeak.Price(rapid.Int64Range(0, 2).Draw(t, "ask"))
+	n.Ask = &offpeak.Ask{GPU: p, CPU: p}
 	n.Liveness = rapid.SampledFrom([]offpeak.Liveness{offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeLate}).Draw(t, "liveness")
 	return n
 }

@@ -49,6 +49,10 @@ type Leases interface {
 	// Stop asks a live lease to go for a reason; its agent learns it with its
 	// next assignments. Stopping a stopped lease keeps the first reason.
 	Stop(ctx context.Context, lease offpeak.LeaseID, reason offpeak.EndReason) (Change, error)
+	// Outbid is Stop for a running lease that gives way to a job that bid more: for
+	// whom, and at what price, is kept with it, and the job that gives way notes
+	// when. ErrConflict: the lease does not run, or is asked to go already.
+	Outbid(ctx context.Context, lease offpeak.LeaseID, to offpeak.Outbid) (Change, error)
 	// Abandon ends a finishing lease for a reason, without its agent: it has no
 	// process and holds no resources, so whatever its agent still does collides
 	// with nothing, and is refused as stale. A lease in an earlier state is

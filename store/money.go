@@ -20,9 +20,9 @@ type Money interface {
 	// Bill takes the next step of at most limit leases for which it is due: holds for
 	// the next paid interval, or renews the price at its node's ask where that is
 	// within the job's limit. A lease that is not covered, or whose ask rose above
-	// the limit, is asked to go, as Stop does. It returns those that were, and whether
-	// more may be due.
-	Bill(ctx context.Context, limit int) (gone []Change, more bool, err error)
+	// the limit, is asked to go, as Stop does. It returns the leases whose price was
+	// renewed and those that were asked to go, and whether more may be due.
+	Bill(ctx context.Context, limit int) (billed Billed, more bool, err error)
 	// Balances returns what an account has available, and what is held for its leases.
 	Balances(ctx context.Context, account offpeak.AccountID) (Balances, error)
 	// Receipts walks over the lines of what a job's settled attempts cost, in their order.
@@ -30,6 +30,30 @@ type Money interface {
 	// Statement walks over the transactions that changed an account's balances, the
 	// oldest first.
 	Statement(ctx context.Context, account offpeak.AccountID) iter.Seq2[ledger.Transaction, error]
+}
+
+// Billed is what Bill did.
+type Billed struct {
+	// Gone are leases that were asked to go.
+	Gone []Change
+	// Renewed are terms that ended, each with the price of the one that began.
+	Renewed []Renewal
+}
+
+// Paid is a price term of a lease that has ended.
+type Paid struct {
+	Lease   offpeak.LeaseID
+	Node    offpeak.NodeID
+	Devices []offpeak.DeviceID
+	// Price was locked for the term, Metered is what was had for it.
+	Price   offpeak.Price
+	Metered offpeak.Millis
+}
+
+// Renewal is a term that ended and the price of the next.
+type Renewal struct {
+	Paid
+	Price offpeak.Price
 }
 
 // Balances is what an account has.

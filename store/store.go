@@ -46,6 +46,7 @@ type Store interface {
 	Upkeep
 	Hubs
 	Money
+	Asks
 }
 
 // Op identifies one client mutation.
@@ -145,6 +146,8 @@ type Change struct {
 	Revision int64
 	// NodeClosed says that this ended the last lease of a draining node.
 	NodeClosed bool
+	// Paid is what the lease's last price term came to, where this settled one.
+	Paid *Paid `json:"-"`
 	// Then is what became of Report.Then; nil where it was not tried.
 	Then *Claimed `json:"-"`
 }
@@ -209,6 +212,10 @@ type Retention struct {
 	Logs       time.Duration
 	Events     time.Duration
 	Operations time.Duration
+	// Asks is how long what a node asked is kept after it asked something else.
+	Asks time.Duration
+	// Minutes and Hours are how long candles of these are kept.
+	Minutes, Hours time.Duration
 }
 
 // Violation is one row that breaks an invariant.
