@@ -16,7 +16,8 @@ const gib = offpeak.GiB
 
 func machine(id string, cpu int64, memory offpeak.Bytes, cards ...offpeak.Bytes) offpeak.Node {
 	n := offpeak.Node{
-		ID: offpeak.NodeID(id), Name: id, Account: "acct_o",
+		Ask: &offpeak.Ask{},
+		ID:  offpeak.NodeID(id), Name: id, Account: "acct_o",
 		Liveness: offpeak.NodeOnline, Intent: offpeak.NodeOpen, Availability: offpeak.NodeAvailable,
 		Inventory: offpeak.Inventory{OS: "linux", Arch: "amd64", Drivers: []string{"process", "wasm"}, Shared: []string{"process", "wasm"}},
 		Capacity:  offpeak.Resources{CPU: cpu, Memory: memory, Disk: 100 * gib},
