@@ -55,7 +55,8 @@ type Alternative struct {
 	More int `json:"more,omitempty"`
 }
 
-// GPUClass is one line of the order book: all offers of one model of device.
+// GPUClass is one line of the order book: all offers of one model of device or,
+// with no model, all machines as places for work without devices.
 type GPUClass struct {
 	Vendor string `json:"vendor"`
 	Model  string `json:"model"`

@@ -206,8 +206,44 @@ func (b *Book) higherCeiling(in *Inquiry, _ time.Time, _ offpeak.Price) (offpeak
 	return a, a.More > 0
 }
 
+// core is what work without devices needs at least, in thousandths.
+const core = 1000
+
+// Use counts the devices of a segment that take work, and those of them that
+// leases hold; for the zero kind, machines, and those with no core left. It looks
+// at every offer.
+func (b *Book) Use(s offpeak.Segment) (devices, taken int) {
+	for _, e := range b.entries {
+		if !e.offer.Ready || e.offer.Region != s.Region {
+			continue
+		}
+		if s.Kind == (offpeak.Kind{}) {
+			devices++
+			if e.offer.Free.CPU < core {
+				taken++
+			}
+			continue
+		}
+		all := count(e.offer.Devices, s.Kind)
+		devices += all
+		taken += all - count(e.offer.FreeDevices, s.Kind)
+	}
+	return devices, taken
+}
+
+// count counts the devices of one kind.
+func count(list []offpeak.Device, k offpeak.Kind) (n int) {
+	for i := range list {
+		if d := &list[i]; d.Vendor == k.Vendor && d.Model == k.Model && d.VRAM == k.VRAM {
+			n++
+		}
+	}
+	return n
+}
+
 // Classes returns the order book: the devices of all offers that take work, by
-// model, those with the most memory first. It looks at every offer.
+// model, those with the most memory first; at the end, without a model, machines
+// as places for work without devices. It looks at every offer.
 func (b *Book) Classes() []offpeak.GPUClass {
 	type tally struct {
 		offpeak.GPUClass
@@ -231,6 +267,10 @@ func (b *Book) Classes() []offpeak.GPUClass {
 		for i := range e.offer.FreeDevices {
 			c := of(&e.offer.FreeDevices[i])
 			c.asks = append(c.asks, e.offer.Ask.GPU)
+		}
+		c := of(&offpeak.Device{})
+		if c.Devices++; e.offer.Free.CPU >= core {
+			c.asks = append(c.asks, e.offer.Ask.CPU)
 		}
 	}
 	out := make([]offpeak.GPUClass, 0, len(kinds))

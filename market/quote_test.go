@@ -291,7 +291,8 @@ func TestClasses(t *testing.T) {
 	}
 	put := func(node string, ask offpeak.Price, ready bool, free int, devices ...offpeak.Device) {
 		t.Helper()
-		o := offpeak.Offer{Node: offpeak.NodeID(node), Ask: offpeak.Ask{GPU: ask}, Devices: devices, FreeDevices: devices[:free], Ready: ready}
+		o := offpeak.Offer{Node: offpeak.NodeID(node), Ask: offpeak.Ask{GPU: ask, CPU: ask / 10}, Devices: devices, FreeDevices: devices[:free], Ready: ready}
+		o.Free.CPU = int64(free) * 1000 // a core for each
 		if err := book.Put(o); err != nil {
 			t.Fatal(err)
 		}
@@ -302,14 +303,29 @@ func TestClasses(t *testing.T) {
 	put("node_4", 10, false, 1, device("6", "RTX 3060", 12*gib)) // takes no work
 	put("node_5", 90, true, 1, device("7", "RTX 3060", 8*gib))   // another card of the same name
 	put("node_6", 0, true, 1, device("8", "Arc", 12*gib))
+	put("node_7", 70, true, 0)
 	want := []offpeak.GPUClass{
 		{Vendor: "nvidia", Model: "RTX 4090", VRAM: 24 * gib, Devices: 1},
 		{Vendor: "nvidia", Model: "Arc", VRAM: 12 * gib, Devices: 1, Free: 1, Lowest: priced(0), Median: priced(0), Highest: priced(0)},
 		{Vendor: "nvidia", Model: "RTX 3060", VRAM: 12 * gib, Devices: 4, Free: 4, Lowest: priced(30), Median: priced(40), Highest: priced(50)},
 		{Vendor: "nvidia", Model: "RTX 3060", VRAM: 8 * gib, Devices: 1, Free: 1, Lowest: priced(90), Median: priced(90), Highest: priced(90)},
+		{Devices: 6, Free: 5, Lowest: priced(0), Median: priced(4), Highest: priced(9)},
 	}
 	if got := book.Classes(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	for _, c := range []struct {
+		of             offpeak.Segment
+		devices, taken int
+	}{
+		{offpeak.Segment{}, 6, 1},
+		{offpeak.Segment{Kind: offpeak.Kind{Vendor: "nvidia", Model: "RTX 4090", VRAM: 24 * gib}}, 1, 1},
+		{offpeak.Segment{Kind: offpeak.Kind{Vendor: "nvidia", Model: "RTX 3060", VRAM: 12 * gib}}, 4, 0},
+		{offpeak.Segment{Region: "elsewhere"}, 0, 0},
+	} {
+		if devices, taken := book.Use(c.of); devices != c.devices || taken != c.taken {
+			t.Errorf("%+v: %d devices, %d taken; want %d, %d", c.of, devices, taken, c.devices, c.taken)
+		}
 	}
 }
 

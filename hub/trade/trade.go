@@ -59,12 +59,12 @@ type Floor struct {
 
 	mu   sync.Mutex // guards what follows
 	book *market.Book
-	// plans are those that change with time, of nodes in the book.
-	plans map[offpeak.NodeID]*market.Plan
-	tape  market.Tape
+	tape market.Tape
+	// unsaved are candles that the store refused.
+	unsaved []offpeak.Candle
 }
 
 // New makes a floor.
 func New(cfg Config, env Env) *Floor {
-	return &Floor{cfg: cfg, env: env, book: market.NewBook(), plans: make(map[offpeak.NodeID]*market.Plan)}
+	return &Floor{cfg: cfg, env: env, book: market.NewBook()}
 }
