@@ -16,6 +16,8 @@ package placement
 import (
 	"cmp"
 	"hash/fnv"
+	"iter"
+	"maps"
 	"slices"
 
 	"offpeak"
@@ -26,6 +28,8 @@ type Fleet struct {
 	weights Weights
 	nodes   []*node // in the order they came; removal swaps the last one in
 	byID    map[offpeak.NodeID]*node
+	// changed are nodes whose offers changed since TakeChanged.
+	changed map[offpeak.NodeID]struct{}
 }
 
 // node is one node of the picture with what pruning and scoring read often.
@@ -64,7 +68,7 @@ type Holding struct {
 
 // NewFleet returns an empty picture that scores by w.
 func NewFleet(w Weights) *Fleet {
-	return &Fleet{weights: w, byID: make(map[offpeak.NodeID]*node)}
+	return &Fleet{weights: w, byID: make(map[offpeak.NodeID]*node), changed: make(map[offpeak.NodeID]struct{})}
 }
 
 // Len counts the nodes.
@@ -76,6 +80,46 @@ func (f *Fleet) Version(id offpeak.NodeID) uint64 {
 		return n.version
 	}
 	return 0
+}
+
+// TakeChanged returns the nodes whose offers changed since the last call, also
+// those that are gone.
+func (f *Fleet) TakeChanged() []offpeak.NodeID {
+	out := make([]offpeak.NodeID, 0, len(f.changed))
+	for id := range f.changed {
+		out = append(out, id)
+	}
+	clear(f.changed)
+	return out
+}
+
+// Offer returns the node's offer, and false if it is not in the picture. Nobody
+// may change its slices and maps.
+func (f *Fleet) Offer(id offpeak.NodeID) (offpeak.Offer, bool) {
+	if n := f.byID[id]; n != nil {
+		return n.offer, true
+	}
+	return offpeak.Offer{}, false
+}
+
+// Offers yields all offers, with the leases that hold something of each.
+func (f *Fleet) Offers() iter.Seq2[*offpeak.Offer, iter.Seq[offpeak.LeaseID]] {
+	return func(yield func(*offpeak.Offer, iter.Seq[offpeak.LeaseID]) bool) {
+		for _, n := range f.nodes {
+			if !yield(&n.offer, maps.Keys(n.holds)) {
+				return
+			}
+		}
+	}
+}
+
+// Leases yields the leases that hold something of a node.
+func (f *Fleet) Leases(id offpeak.NodeID) iter.Seq[offpeak.LeaseID] {
+	n := f.byID[id]
+	if n == nil {
+		return func(func(offpeak.LeaseID) bool) {}
+	}
+	return maps.Keys(n.holds)
 }
 
 // Set puts a node as the store has it into the picture, with its leases that
@@ -106,7 +150,7 @@ func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 		OS: inv.OS, Arch: inv.Arch, Region: inv.Region,
 		Drivers: inv.Drivers, Shared: inv.Shared, Labels: inv.Labels,
 	}
-	n.recount()
+	f.recount(n)
 }
 
 // capacityDevices are the devices that may be leased: those of the inventory
@@ -135,13 +179,14 @@ func (f *Fleet) Remove(id offpeak.NodeID) {
 	f.nodes[len(f.nodes)-1] = nil
 	f.nodes = f.nodes[:len(f.nodes)-1]
 	delete(f.byID, id)
+	f.changed[id] = struct{}{}
 }
 
 // SetLiveness notes what was measured of a node.
 func (f *Fleet) SetLiveness(id offpeak.NodeID, l offpeak.Liveness) {
 	if n := f.byID[id]; n != nil && n.liveness != l {
 		n.liveness = l
-		n.recount()
+		f.recount(n)
 	}
 }
 
@@ -149,7 +194,7 @@ func (f *Fleet) SetLiveness(id offpeak.NodeID, l offpeak.Liveness) {
 func (f *Fleet) SetIntent(id offpeak.NodeID, i offpeak.Intent) {
 	if n := f.byID[id]; n != nil && n.intent != i {
 		n.intent = i
-		n.recount()
+		f.recount(n)
 	}
 }
 
@@ -157,7 +202,7 @@ func (f *Fleet) SetIntent(id offpeak.NodeID, i offpeak.Intent) {
 func (f *Fleet) SetAvailability(id offpeak.NodeID, a offpeak.Availability) {
 	if n := f.byID[id]; n != nil && n.availability != a {
 		n.availability = a
-		n.recount()
+		f.recount(n)
 	}
 }
 
@@ -165,7 +210,7 @@ func (f *Fleet) SetAvailability(id offpeak.NodeID, a offpeak.Availability) {
 func (f *Fleet) SetAsk(id offpeak.NodeID, ask *offpeak.Ask) {
 	if n := f.byID[id]; n != nil && (n.asks != (ask != nil) || n.offer.Ask != asked(ask)) {
 		n.offer.Ask, n.asks = asked(ask), ask != nil
-		n.recount()
+		f.recount(n)
 	}
 }
 
@@ -187,7 +232,7 @@ func (f *Fleet) Hold(id offpeak.NodeID, lease offpeak.LeaseID, r offpeak.Resourc
 		return
 	}
 	n.holds[lease] = hold{resources: r, pending: true}
-	n.recount()
+	f.recount(n)
 }
 
 // Confirm says that a held lease's claim is committed. It changes nothing when
@@ -213,7 +258,7 @@ func (f *Fleet) Release(id offpeak.NodeID, lease offpeak.LeaseID) bool {
 		return false
 	}
 	delete(n.holds, lease)
-	n.recount()
+	f.recount(n)
 	return true
 }
 
@@ -243,7 +288,7 @@ func (f *Fleet) Pass(id offpeak.NodeID, old, next offpeak.LeaseID, r offpeak.Res
 	h.resources = left
 	n.holds[old] = h
 	n.holds[next] = hold{resources: r, pending: true}
-	n.recount()
+	f.recount(n)
 	return true
 }
 
@@ -261,7 +306,7 @@ func (f *Fleet) TakeBack(id offpeak.NodeID, old, next offpeak.LeaseID) {
 		h.resources.Devices = slices.Concat(h.resources.Devices, r.Devices)
 		n.holds[old] = h
 	}
-	n.recount()
+	f.recount(n)
 }
 
 // Without calls fn on the fleet as it is when the lease has ended.
@@ -275,10 +320,10 @@ func (f *Fleet) Without(id offpeak.NodeID, lease offpeak.LeaseID, fn func()) {
 		return
 	}
 	delete(n.holds, lease)
-	n.recount()
+	f.recount(n)
 	fn()
 	n.holds[lease] = h
-	n.recount()
+	f.recount(n)
 }
 
 // Holds counts the leases that hold something on a node.
@@ -290,8 +335,9 @@ func (f *Fleet) Holds(id offpeak.NodeID) int {
 }
 
 // recount derives what is free and whether the node takes work.
-func (n *node) recount() {
+func (f *Fleet) recount(n *node) {
 	n.version++
+	f.changed[n.offer.Node] = struct{}{}
 	o := &n.offer
 	free := offpeak.Resources{CPU: o.Capacity.CPU, Memory: o.Capacity.Memory, Disk: o.Capacity.Disk}
 	taken := 0
