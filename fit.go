@@ -58,13 +58,15 @@ const (
 	FitCPU    FitCode = "cpu"
 	FitMemory FitCode = "memory"
 	FitDisk   FitCode = "disk"
-	// FitOffline to FitNoAsk: the node takes no work now.
+	// FitOffline to FitKept: the node takes no work now.
 	FitOffline  FitCode = "offline"
 	FitDraining FitCode = "draining"
 	FitClosed   FitCode = "closed"
 	FitInUse    FitCode = "in_use"
 	// FitNoAsk: the node's owner asks nothing now, so it is offered to nobody.
 	FitNoAsk FitCode = "no_ask"
+	// FitKept: the node is kept for a job that bid more than what ran there.
+	FitKept FitCode = "kept"
 	// FitBusyGPU, FitBusyCPU, FitBusyMemory, FitBusyDisk: other leases hold it.
 	FitBusyGPU    FitCode = "gpu_busy"
 	FitBusyCPU    FitCode = "cpu_busy"

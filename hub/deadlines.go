@@ -25,6 +25,8 @@ type deadline struct {
 	limits offpeak.Limits
 	// began is when the lease reached its state, as this hub saw it.
 	began time.Time
+	// stake is nil where no auction looks at the lease.
+	stake *stake
 	// asked says that a finishing lease was asked to stop: next it ends.
 	asked bool
 	// at is when to look; zero while there is nothing to watch.
@@ -144,6 +146,7 @@ func (h *Hub) judge(ctx context.Context, e *deadline, now time.Time) error {
 			h.mu.Lock()
 			h.live.drop(l.ID)
 			h.live.track(l, held[i].Spec.Limits, e.began)
+			h.live.stakes(l, &held[i].Spec.Requirements, nil)
 			h.mu.Unlock()
 			return nil
 		}

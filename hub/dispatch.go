@@ -118,6 +118,7 @@ func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
 		return nil, time.Time{} // the queue is being read
 	}
 	due = h.queue.wake(now.UnixMicro())
+	batch = h.collect(batch)
 	for len(batch) < claimBatch {
 		it, best := h.first()
 		if it == nil {
@@ -156,7 +157,7 @@ func (h *Hub) first() (*item, placement.Candidate) {
 func (h *Hub) attempt(it *item, best placement.Candidate, lease offpeak.LeaseID) attempt {
 	return attempt{it, store.Claim{
 		Job: it.job, Attempt: it.attempt + 1, Node: best.Node, Lease: lease,
-		Resources: best.Resources, Price: best.Price, OfferFor: h.cfg.Offer,
+		Resources: best.Resources, Price: h.trade.Charged(best.Price, it.class.asks), OfferFor: h.cfg.Offer,
 		Placement: record(best),
 	}}
 }
@@ -166,7 +167,7 @@ func (h *Hub) mayGoOn(c *class) bool {
 	if c.quota {
 		return false
 	}
-	job := placement.Job{Account: c.key.account, Driver: c.key.driver, Requirements: c.asks}
+	job := placement.Job{Account: c.key.account, Driver: c.key.driver, Requirements: c.fits}
 	for id := range h.freed {
 		if h.fleet.MayFit(job, id) {
 			return true
@@ -213,6 +214,7 @@ func (h *Hub) claimed(ctx context.Context, batch []attempt, results []store.Clai
 			h.mu.Unlock()
 			h.metrics.claims.Inc()
 			changes = append(changes, r.Change)
+			h.traded(&store.Paid{Node: a.claim.Node, Devices: a.claim.Resources.Devices, Price: a.claim.Price}, true)
 		}
 	}
 	h.apply(changes...)

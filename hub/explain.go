@@ -27,8 +27,10 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	out.NotBefore = j.NotBefore
 	ask := placement.Job{
 		ID: j.ID, Account: j.Account, Attempt: j.Attempt + 1,
-		Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements,
+		Driver: j.Spec.Task.Driver,
 	}
+	asks := h.trade.Effective(j.Spec.Requirements)
+	ask.Requirements = &asks
 	h.mu.Lock()
 	quota := false
 	if it := h.queue.items[j.ID]; it != nil {
@@ -131,6 +133,10 @@ func remedy(r offpeak.Reason) string {
 		return "`offpeak nodes open NODE` lets it take work again."
 	case offpeak.FitInUse:
 		return "It takes work again when its owner lets it: `offpeak agent status` there says what for, `offpeak agent resume` ends a pause."
+	case offpeak.FitNoAsk:
+		return "Its owner's ask is not in force now: `offpeak ask show NODE` says when it is."
+	case offpeak.FitKept:
+		return "A job that bid more takes it next."
 	case offpeak.FitBusyGPU, offpeak.FitBusyCPU, offpeak.FitBusyMemory, offpeak.FitBusyDisk:
 		return "Other jobs hold it: wait for one to end, or submit it asking for less."
 	case offpeak.FitFence:

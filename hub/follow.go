@@ -81,7 +81,7 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 		h.fleet.Confirm(e.Node, e.Lease)
 		return
 	case "node.enrolled", "node.inventory", "node.online", "node.late", "node.offline",
-		"node.open", "node.draining", "node.closed", "node.available", "node.in_use":
+		"node.open", "node.draining", "node.closed", "node.available", "node.in_use", "node.ask":
 		// This hub may have changed the node since: the store knows.
 		h.stale[e.Node] = struct{}{}
 		return
@@ -103,8 +103,16 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 
 func (h *Hub) followLease(f *following, e *offpeak.Event, state offpeak.LeaseState, now time.Time) {
 	switch state {
-	case "stopping", "frozen", "thawed":
+	case "stopping":
+		if e.Reason == offpeak.EndOutbid {
+			h.stale[e.Node] = struct{}{} // the lease says for whom
+		}
+		return
+	case "frozen", "thawed":
 		return // its agent's matter
+	}
+	if !state.Holds() {
+		h.yielded(e.Lease)
 	}
 	if !state.Holds() && h.fleet.Release(e.Node, e.Lease) {
 		h.freed[e.Node] = struct{}{}

@@ -32,7 +32,9 @@ func (h *Hub) handOver(r *store.Report) (next attempt, found bool) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, doubtful := h.stale[r.Node]; doubtful || h.queue.taken != nil {
+	_, doubtful := h.stale[r.Node]
+	_, won := h.prizes[r.Lease]
+	if doubtful || won || h.queue.taken != nil {
 		return attempt{}, false
 	}
 	h.queue.wake(h.env.Now().UnixMicro())

@@ -44,7 +44,9 @@ import (
 	"offpeak/hub/access"
 	"offpeak/hub/bell"
 	"offpeak/hub/data"
+	"offpeak/hub/trade"
 	"offpeak/hub/underway"
+	"offpeak/market"
 	"offpeak/placement"
 	"offpeak/store"
 	"offpeak/wire"
@@ -83,6 +85,8 @@ type Config struct {
 	NoProcessLock bool
 	// AlwaysLead has the hub match without having the lead. Tests only.
 	AlwaysLead bool
+	// Trade are the operator's rules of the market. Default trade.DefaultConfig.
+	Trade trade.Config
 	// Blobs says where blobs lie, the same for all hubs of a grid.
 	Blobs string
 	// BlobsAt is how --blobs names that place; "" for the data folder.
@@ -105,15 +109,24 @@ func (c Config) withDefaults() Config {
 	or(&c.Retention.Logs, 14*day)
 	or(&c.Retention.Events, 7*day)
 	or(&c.Retention.Operations, 7*day)
+	or(&c.Retention.Asks, 90*day)
+	or(&c.Retention.Minutes, 7*day)
+	or(&c.Retention.Hours, 90*day)
 	// The store keeps for ever what has no retention.
 	c.Retention.Jobs = max(c.Retention.Jobs, 0)
 	c.Retention.Logs = max(c.Retention.Logs, 0)
 	c.Retention.Events = max(c.Retention.Events, 0)
 	c.Retention.Operations = max(c.Retention.Operations, 0)
+	c.Retention.Asks = max(c.Retention.Asks, 0)
+	c.Retention.Minutes = max(c.Retention.Minutes, 0)
+	c.Retention.Hours = max(c.Retention.Hours, 0)
 	if c.Weights == (placement.Weights{}) {
 		c.Weights = placement.DefaultWeights()
 	}
 	c.Workers = max(c.Workers, 1)
+	if c.Trade.Auction == (market.Auction{}) {
+		c.Trade = trade.DefaultConfig()
+	}
 	return c
 }
 
@@ -148,6 +161,8 @@ type picture struct {
 	// over are leases that this hub saw give up what they held, and when: what
 	// another hub wrote of them before may be read after. For shared stores.
 	over map[offpeak.LeaseID]time.Time
+	// prizes are nodes that jobs have won, by the lease that gives way.
+	prizes map[offpeak.LeaseID]prize
 }
 
 // Hub is one hub process.
@@ -168,6 +183,7 @@ type Hub struct {
 	keeper  keeper
 	access  *access.Control
 	data    *data.Vault
+	trade   *trade.Floor
 	bells   bell.Bells
 	tail    tail
 	metrics *metrics
@@ -192,9 +208,9 @@ func New(cfg Config, env Env) *Hub {
 	h := &Hub{
 		cfg: cfg, env: env,
 		picture: picture{
-			fleet: placement.NewFleet(cfg.Weights), queue: newQueue(), live: newDeadlines(),
+			fleet: placement.NewFleet(cfg.Weights), live: newDeadlines(),
 			freed: make(map[offpeak.NodeID]struct{}), stale: make(map[offpeak.NodeID]struct{}),
-			over: make(map[offpeak.LeaseID]time.Time),
+			over: make(map[offpeak.LeaseID]time.Time), prizes: make(map[offpeak.LeaseID]prize),
 		},
 		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},
@@ -212,6 +228,10 @@ func New(cfg Config, env Env) *Hub {
 		Store: env.Store, Blobs: env.Blobs, Log: env.Log, Disk: env.Disk,
 		Bells: &h.bells, Stopped: h.stopped, Leads: h.leads, Metrics: h.metrics.registry,
 	})
+	h.trade = trade.New(cfg.Trade, trade.Env{
+		Store: env.Store, Log: env.Log, Now: env.Now, Leads: h.leads, Moved: h.moved, Offers: h.offers, Waiting: h.waitingJobs, Wrote: h.wrote,
+	})
+	h.queue = newQueue(h.trade.Effective)
 	return h
 }
 
@@ -239,7 +259,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		return done(ctx, fmt.Errorf("grant amnesty: %w", err))
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	loops := []func(context.Context) error{h.loadQueue, h.keep, h.monitor, h.flush, h.audit, h.tailEvents, h.attend, h.tellOthers, h.listen, h.access.Run, h.data.Run}
+	loops := []func(context.Context) error{h.loadQueue, h.keep, h.monitor, h.flush, h.audit, h.tailEvents, h.attend, h.tellOthers, h.listen, h.access.Run, h.data.Run, h.trade.Run}
 	for range h.cfg.Workers {
 		loops = append(loops, h.dispatch)
 	}
@@ -250,6 +270,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	h.flushTouches(last)
+	if err := h.trade.Flush(last); err != nil {
+		h.env.Log.Warn("store what was paid", "err", err)
+	}
 	return done(ctx, err)
 }
 
@@ -267,6 +290,9 @@ func (h *Hub) Ready() <-chan struct{} { return h.loaded }
 // Access is who comes in. Enrolling a node and opening its session move the
 // fleet too: for those ask the hub.
 func (h *Hub) Access() *access.Control { return h.access }
+
+// Trade is asked for what owners ask, what is offered and what was paid.
+func (h *Hub) Trade() *trade.Floor { return h.trade }
 
 // Data is the bytes of the grid. A log's bytes come through AppendLog and
 // Report, which are fenced.

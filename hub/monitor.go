@@ -64,6 +64,7 @@ func (h *Hub) monitor(ctx context.Context) error {
 		if err := h.bill(ctx); err != nil {
 			h.refused(ctx, "bill leases", err)
 		}
+		h.auction(ctx, now)
 	}
 }
 
@@ -71,9 +72,12 @@ func (h *Hub) monitor(ctx context.Context) error {
 // are not that they must go.
 func (h *Hub) bill(ctx context.Context) error {
 	for {
-		gone, more, err := h.env.Store.Bill(ctx, billBatch)
-		if len(gone) > 0 {
-			h.apply(gone...)
+		billed, more, err := h.env.Store.Bill(ctx, billBatch)
+		h.apply(billed.Gone...)
+		for i := range billed.Renewed {
+			r := &billed.Renewed[i]
+			h.traded(&r.Paid, false)
+			h.traded(&store.Paid{Node: r.Node, Devices: r.Devices, Price: r.Price}, true)
 		}
 		if err != nil || !more {
 			return err

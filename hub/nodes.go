@@ -31,6 +31,9 @@ func (h *Hub) Enrol(ctx context.Context, join offpeak.Token, in wire.Enrol, addr
 	if err := h.reload(ctx, out.Node); err != nil {
 		h.distrust(out.Node)
 	}
+	if err := h.trade.Look(ctx, out.Node); err != nil {
+		h.env.Log.Warn("a new node asks nothing yet", "node", out.Node, "err", err)
+	}
 	return out, nil
 }
 

@@ -32,6 +32,9 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 	}
 	h.mu.Unlock()
 	for i := range changes {
+		if paid := changes[i].Paid; paid != nil {
+			h.traded(paid, false)
+		}
 		if c := &changes[i]; c.Node != "" {
 			h.peers.changed(c.Node, c.Revision, c.Node != reporter)
 			if c.Node != reporter {
@@ -51,6 +54,12 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 		if !l.State.Holds() && h.fleet.Release(l.Node, l.ID) {
 			h.freed[l.Node] = struct{}{}
 		}
+		if l.Outbid != nil && l.State.Holds() {
+			h.award(l.ID, prize{Outbid: *l.Outbid, node: l.Node})
+		}
+		if !l.State.Holds() {
+			h.yielded(l.ID)
+		}
 		if !l.State.Holds() && !h.circle.alone.Load() {
 			h.over[l.ID] = now
 		}
@@ -59,6 +68,7 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 			h.queue.unpark(func(k *class) bool { return k.quota && k.key.account == l.Account })
 		} else {
 			h.live.track(l, c.Job.Spec.Limits, now)
+			h.live.stakes(l, &c.Job.Spec.Requirements, c.Job.OutbidAt)
 		}
 	}
 	if c.NodeClosed {
@@ -184,8 +194,14 @@ func (h *Hub) setNodeIf(n offpeak.Node, held []store.Assignment, version uint64)
 			holds = append(holds, placement.Holding{Lease: l.ID, Resources: l.Resources})
 		}
 		h.live.track(l, held[i].Spec.Limits, now)
+		h.live.stakes(l, &held[i].Spec.Requirements, nil)
 	}
 	h.fleet.Set(n, holds)
+	for i := range held {
+		if l := &held[i].Lease; l.Outbid != nil && l.State.Holds() {
+			h.award(l.ID, prize{Outbid: *l.Outbid, node: l.Node})
+		}
+	}
 	h.freed[n.ID] = struct{}{}
 	return true
 }

@@ -24,6 +24,8 @@ type queue struct {
 	// taken notes who leaves while the store's queue is read, nil otherwise:
 	// what was read of them is old. Nothing is matched meanwhile.
 	taken map[offpeak.JobID]struct{}
+	// effective returns what offers are held against.
+	effective func(offpeak.Requirements) offpeak.Requirements
 }
 
 // classKey is what makes two jobs alike for matching. The requirements' JSON
@@ -35,8 +37,11 @@ type classKey struct {
 }
 
 type class struct {
-	key   classKey
-	asks  *offpeak.Requirements
+	key  classKey
+	asks *offpeak.Requirements
+	// fits are asks as offers are held against them: with the highest ask that the
+	// job can take.
+	fits  *offpeak.Requirements
 	items itemHeap
 	// index is the place in queue.ready, −1 while parked or empty.
 	index int
@@ -59,18 +64,19 @@ type item struct {
 	paused bool
 }
 
-func newQueue() queue {
+func newQueue(effective func(offpeak.Requirements) offpeak.Requirements) queue {
 	return queue{
-		items:   make(map[offpeak.JobID]*item),
-		classes: make(map[classKey]*class),
-		parked:  make(map[*class]struct{}),
+		effective: effective,
+		items:     make(map[offpeak.JobID]*item),
+		classes:   make(map[classKey]*class),
+		parked:    make(map[*class]struct{}),
 	}
 }
 
 func (it *item) placement() placement.Job {
 	return placement.Job{
 		ID: it.job, Account: it.class.key.account, Attempt: it.attempt + 1,
-		Driver: it.class.key.driver, Requirements: it.class.asks, Avoid: it.avoid,
+		Driver: it.class.key.driver, Requirements: it.class.fits, Avoid: it.avoid,
 	}
 }
 
@@ -111,7 +117,11 @@ func (q *queue) add(in store.Queued, asks string, now time.Time) *item {
 		// The key is kept as long as the class: the id's bytes are shared by all
 		// its jobs. The requirements are copied out of the job they came with.
 		r := *in.Requirements
-		c = &class{key: key, asks: &r, index: -1}
+		c = &class{key: key, asks: &r, fits: &r, index: -1}
+		if r.NonInterruptible {
+			fits := q.effective(r)
+			c.fits = &fits
+		}
 		q.classes[key] = c
 	}
 	it := &item{

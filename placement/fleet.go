@@ -50,6 +50,7 @@ type node struct {
 	intent       offpeak.Intent
 	availability offpeak.Availability
 	asks         bool
+	kept         bool
 }
 
 // hold is what one lease holds of a node.
@@ -102,14 +103,30 @@ func (f *Fleet) Offer(id offpeak.NodeID) (offpeak.Offer, bool) {
 	return offpeak.Offer{}, false
 }
 
-// Offers yields all offers, with the leases that hold something of each.
-func (f *Fleet) Offers() iter.Seq2[*offpeak.Offer, iter.Seq[offpeak.LeaseID]] {
-	return func(yield func(*offpeak.Offer, iter.Seq[offpeak.LeaseID]) bool) {
+// Offers yields all offers, with what each lease holds there.
+func (f *Fleet) Offers() iter.Seq2[*offpeak.Offer, iter.Seq2[offpeak.LeaseID, offpeak.Resources]] {
+	return func(yield func(*offpeak.Offer, iter.Seq2[offpeak.LeaseID, offpeak.Resources]) bool) {
 		for _, n := range f.nodes {
-			if !yield(&n.offer, maps.Keys(n.holds)) {
+			if !yield(&n.offer, n.held) {
 				return
 			}
 		}
+	}
+}
+
+func (n *node) held(yield func(offpeak.LeaseID, offpeak.Resources) bool) {
+	for id, h := range n.holds {
+		if !yield(id, h.resources) {
+			return
+		}
+	}
+}
+
+// Keep keeps a node for somebody who is to come, or ends that.
+func (f *Fleet) Keep(id offpeak.NodeID, kept bool) {
+	if n := f.byID[id]; n != nil && n.kept != kept {
+		n.kept = kept
+		f.recount(n)
 	}
 }
 
@@ -394,6 +411,8 @@ func (n *node) why() offpeak.FitCode {
 		return offpeak.FitInUse
 	case !n.asks:
 		return offpeak.FitNoAsk
+	case n.kept:
+		return offpeak.FitKept
 	}
 	return offpeak.FitOK
 }

@@ -139,6 +139,18 @@ func (f *Fleet) Rank(job Job) []Candidate {
 	return out
 }
 
+// Candidate is one node as Best would return it, or false if it does not fit now.
+func (f *Fleet) Candidate(job Job, id offpeak.NodeID) (Candidate, bool) {
+	n := f.byID[id]
+	if n == nil {
+		return Candidate{}, false
+	}
+	a := newAsk(job)
+	res, ok := a.admit(n)
+	k := f.key(&a, n)
+	return Candidate{n.offer.Node, k.price, k.score, res, 1}, ok
+}
+
 // MayFit says whether the job might fit the node now: false is certain.
 func (f *Fleet) MayFit(job Job, id offpeak.NodeID) bool {
 	n := f.byID[id]

@@ -71,6 +71,7 @@ func (f *Floor) set(ctx context.Context, op store.Op, account offpeak.AccountID,
 	if err != nil {
 		return nil, err
 	}
+	f.env.Wrote()
 	out := []wire.NodeAsk{}
 	for len(nodes) > 0 {
 		some := nodes[:min(len(nodes), askBatch)]
@@ -162,6 +163,17 @@ func (f *Floor) Turn(ctx context.Context) error {
 	}
 }
 
+// Look moves the ask of a node if it is due, as that of one that has just enrolled
+// under its account's plan.
+func (f *Floor) Look(ctx context.Context, node offpeak.NodeID) error {
+	due, err := f.env.Store.DueAsks(ctx, 0, node)
+	if err != nil || len(due) == 0 || due[0].Due.IsZero() || due[0].Due.After(due[0].Now) {
+		return err
+	}
+	_, err = f.move(ctx, due)
+	return err
+}
+
 // move has nodes ask what their plans say now.
 func (f *Floor) move(ctx context.Context, due []store.DueAsk) ([]wire.NodeAsk, error) {
 	moves := make([]store.AskMove, len(due))
@@ -185,6 +197,9 @@ func (f *Floor) move(ctx context.Context, due []store.DueAsk) ([]wire.NodeAsk, e
 	}
 	for _, id := range moved {
 		f.env.Moved(id, asks[id])
+	}
+	if len(moved) > 0 {
+		f.env.Wrote()
 	}
 	return out, nil
 }

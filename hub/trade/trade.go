@@ -30,6 +30,11 @@ type Config struct {
 	Rules []market.Rule
 }
 
+// DefaultConfig returns the usual rules.
+func DefaultConfig() Config {
+	return Config{Auction: market.DefaultAuction(), Rules: market.DefaultRules()}
+}
+
 // Store is what is kept of asks and trades.
 type Store interface {
 	store.Asks
@@ -43,7 +48,9 @@ type Env struct {
 	Now   func() time.Time
 	// Leads says whether this hub is the one that moves asks which are due.
 	Leads func() bool
-	// Moved is called with each ask that changed, which has left an event.
+	// Wrote is called after each change, which has left an event.
+	Wrote func()
+	// Moved is called with each ask that changed.
 	Moved func(node offpeak.NodeID, ask *offpeak.Ask)
 	// Offers returns the offers that changed since the last call, and which nodes
 	// are gone.

@@ -1,0 +1,287 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"offpeak"
+	"offpeak/hub/trade"
+	"offpeak/market"
+	"offpeak/placement"
+	"offpeak/store"
+)
+
+// auctionClasses is the most kinds of jobs that one look at the auction weighs.
+const auctionClasses = 32
+
+// stake is what an auction must know of a running lease whose job has a bid.
+type stake struct {
+	account  offpeak.AccountID
+	bid      offpeak.Price
+	steady   bool // not interruptible
+	started  time.Time
+	outbidAt time.Time
+}
+
+// stakes notes what an auction must know of a lease. A job without a bid takes no
+// part: nobody exceeds it.
+func (d *deadlines) stakes(l *offpeak.Lease, r *offpeak.Requirements, outbidAt *time.Time) {
+	e := d.byID[l.ID]
+	if e == nil {
+		return
+	}
+	e.stake = nil
+	if r.MaxPrice == nil || l.State != offpeak.LeaseRunning || l.Stop != "" || l.StartedAt == nil {
+		return
+	}
+	e.stake = &stake{account: l.Account, bid: *r.MaxPrice, steady: r.NonInterruptible, started: *l.StartedAt}
+	if outbidAt != nil {
+		e.stake.outbidAt = *outbidAt
+	}
+}
+
+// prize is a node that a job has won: the lease that gives way ends, then the job
+// is claimed there, before anybody else and at its price.
+type prize struct {
+	offpeak.Outbid
+	node offpeak.NodeID
+	// ready says that what the lease held is free.
+	ready bool
+}
+
+// award notes a prize, and keeps others off the node until it is settled.
+func (h *Hub) award(lease offpeak.LeaseID, p prize) {
+	if _, there := h.prizes[lease]; !there {
+		h.prizes[lease] = p
+		h.fleet.Keep(p.node, true)
+	}
+}
+
+// yielded notes that a lease no longer holds anything.
+func (h *Hub) yielded(lease offpeak.LeaseID) {
+	if p, won := h.prizes[lease]; won {
+		p.ready = true
+		h.prizes[lease] = p
+	}
+}
+
+// settlePrize ends a prize, taken or not.
+func (h *Hub) settlePrize(lease offpeak.LeaseID) {
+	node := h.prizes[lease].node
+	delete(h.prizes, lease)
+	for _, other := range h.prizes {
+		if other.node == node {
+			return
+		}
+	}
+	h.fleet.Keep(node, false)
+	h.freed[node] = struct{}{}
+}
+
+// collect makes claims of the prizes that are ready. A job that is no longer queued
+// or no longer fits goes without.
+func (h *Hub) collect(batch []attempt) []attempt {
+	for lease, p := range h.prizes {
+		if !p.ready || len(batch) == claimBatch {
+			continue
+		}
+		h.settlePrize(lease)
+		it := h.queue.items[p.Job]
+		if it == nil {
+			continue
+		}
+		best, ok := h.fleet.Candidate(it.placement(), p.node)
+		if !ok {
+			continue
+		}
+		id, err := h.newLease()
+		if err != nil {
+			h.env.Log.Error("no claim made", "err", err)
+			continue
+		}
+		h.queue.remove(it.job)
+		h.fleet.Hold(best.Node, id, best.Resources)
+		a := h.attempt(it, best, id)
+		a.claim.Price = p.Price
+		batch = append(batch, a)
+	}
+	return batch
+}
+
+// auction lets jobs that find no node displace others whose bids they exceed.
+func (h *Hub) auction(ctx context.Context, now time.Time) {
+	select {
+	case <-h.loaded:
+	default:
+		return
+	}
+	if !h.leads() {
+		return
+	}
+	h.mu.Lock()
+	won := h.displacements(now)
+	h.mu.Unlock()
+	for _, w := range won {
+		c, err := h.env.Store.Outbid(ctx, w.lease, w.Outbid)
+		if err != nil {
+			h.mu.Lock()
+			h.settlePrize(w.lease)
+			h.mu.Unlock()
+			if !errors.Is(err, offpeak.ErrConflict) && !errors.Is(err, offpeak.ErrStaleLease) {
+				h.refused(ctx, "displace a lease", err)
+			}
+			continue
+		}
+		h.env.Log.Info("a higher bid takes the node", "lease", w.lease, "node", w.node, "job", w.Job, "price", w.Price)
+		h.apply(c)
+	}
+}
+
+// winner is a prize with the lease that gives way.
+type winner struct {
+	prize
+	lease offpeak.LeaseID
+}
+
+// displacements decides who displaces whom now; mu is held. Each kind of job gets
+// one node at a time, those first in the queue first.
+func (h *Hub) displacements(now time.Time) (won []winner) {
+	var classes []*class
+	for c := range h.queue.parked {
+		if c.asks.MaxPrice != nil && !c.quota && len(c.items) > 0 {
+			classes = append(classes, c)
+		}
+	}
+	slices.SortFunc(classes, func(a, b *class) int {
+		if a.items[0].before(b.items[0]) {
+			return -1
+		}
+		return 1
+	})
+	for _, c := range classes[:min(len(classes), auctionClasses)] {
+		it := c.items[0]
+		if h.winning(it.job) {
+			continue
+		}
+		d, code := h.trade.Auction().Decide(bid(c), h.holdings(c), now)
+		if code != market.BidOK {
+			continue
+		}
+		w := winner{prize{offpeak.Outbid{Job: it.job, Price: d.Price}, d.Holding.Node, false}, d.Holding.Lease}
+		h.award(w.lease, w.prize)
+		won = append(won, w)
+	}
+	return won
+}
+
+func bid(c *class) market.Bid {
+	return market.Bid{Account: c.key.account, Price: c.asks.MaxPrice, NonInterruptible: c.asks.NonInterruptible}
+}
+
+func (h *Hub) winning(job offpeak.JobID) bool {
+	for _, p := range h.prizes {
+		if p.Job == job {
+			return true
+		}
+	}
+	return false
+}
+
+// holdings are the leases whose end would make room for jobs of a class.
+func (h *Hub) holdings(c *class) []market.Holding {
+	var out []market.Holding
+	for o, held := range h.fleet.Offers() {
+		if !o.Ready {
+			continue
+		}
+		idle := *o
+		idle.Free, idle.FreeDevices = o.Capacity, o.Devices
+		if !c.fits.Fits(c.key.account, c.key.driver, &idle) {
+			continue
+		}
+		for lease, r := range held {
+			e := h.live.byID[lease]
+			if e == nil || e.stake == nil {
+				continue
+			}
+			freed := *o
+			freed.Free.CPU, freed.Free.Memory, freed.Free.Disk = o.Free.CPU+r.CPU, o.Free.Memory+r.Memory, o.Free.Disk+r.Disk
+			freed.FreeDevices = slices.Clone(o.FreeDevices)
+			for _, d := range o.Devices {
+				if slices.Contains(r.Devices, d.ID) {
+					freed.FreeDevices = append(freed.FreeDevices, d)
+				}
+			}
+			if !c.fits.Fits(c.key.account, c.key.driver, &freed) {
+				continue
+			}
+			s := e.stake
+			out = append(out, market.Holding{
+				Lease: lease, Account: s.account, Node: o.Node, Owner: o.Account, Bid: &s.bid, Ask: o.Ask.For(*c.fits),
+				NonInterruptible: s.steady, Started: s.started, Preempted: s.outbidAt,
+			})
+		}
+	}
+	return out
+}
+
+// traded notes what was agreed or had for a price.
+func (h *Hub) traded(paid *store.Paid, agreed bool) {
+	if paid.Price == 0 {
+		return
+	}
+	h.mu.Lock()
+	o, known := h.fleet.Offer(paid.Node)
+	h.mu.Unlock()
+	if !known {
+		return // the node is gone, and with it its segment
+	}
+	n := offpeak.Node{Inventory: offpeak.Inventory{Region: o.Region, Devices: o.Devices}}
+	devices := paid.Devices
+	if devices == nil {
+		devices = []offpeak.DeviceID{}
+	}
+	h.trade.Note(market.Trade{
+		Segment: trade.Segment(&n, devices), At: h.env.Now().UTC(),
+		Price: paid.Price / offpeak.Price(max(len(devices), 1)), Agreed: agreed, Metered: paid.Metered,
+	})
+}
+
+// offers returns the offers that changed since the last call, for the trading floor.
+func (h *Hub) offers() (changed []offpeak.Offer, gone []offpeak.NodeID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, id := range h.fleet.TakeChanged() {
+		o, there := h.fleet.Offer(id)
+		if !there {
+			gone = append(gone, id)
+			continue
+		}
+		for lease := range h.fleet.Leases(id) {
+			if e := h.live.byID[lease]; e != nil && e.at.After(o.FreeAt) {
+				o.FreeAt = e.at
+			}
+		}
+		changed = append(changed, o)
+	}
+	return changed, gone
+}
+
+// waitingJobs counts queued jobs, and those of them that bid.
+func (h *Hub) waitingJobs() (queued, bids int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, it := range h.queue.items {
+		if it.class.asks.MaxPrice != nil {
+			bids++
+		}
+	}
+	return len(h.queue.items), bids
+}
+
+// moved takes a node's new ask into the picture.
+func (h *Hub) moved(node offpeak.NodeID, ask *offpeak.Ask) {
+	h.changedNode(node, func(f *placement.Fleet) { f.SetAsk(node, ask) })
+}
