@@ -24,7 +24,7 @@ func queuedJob(i int, asks *offpeak.Requirements) store.Queued {
 // parked and removed in between.
 func TestQueueIsASortedList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		q := newQueue()
+		q := newQueue(nil)
 		model := map[offpeak.JobID]store.Queued{}
 		asks := []*offpeak.Requirements{{CPU: 1}, {CPU: 2}, {CPU: 3}}
 		now := time.UnixMicro(1_000_000)
@@ -95,7 +95,7 @@ func TestQueuedJobIsSmall(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	q := newQueue()
+	q := newQueue(nil)
 	for i := range jobs {
 		q.add(queuedJob(i, asks), text, time.UnixMicro(0))
 	}

@@ -219,6 +219,11 @@ func (l Lease) Renew(r Rules, f Funds, now time.Time, metered offpeak.Millis, pr
 	return n, append(list, more...), v, nil
 }
 
+// Least returns what the shortest time worth running costs at a price.
+func Least(r Rules, price offpeak.Price) offpeak.MicroCredits {
+	return charge(price, millis(r.Least))
+}
+
 // Finished says whether everything a lease may still run is paid for.
 func (l Lease) Finished() bool { return l.Settled || l.closed()+l.last().Paid >= l.Limit }
 

@@ -67,6 +67,9 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 	if err := j.State.To(offpeak.JobLeased); err != nil {
 		return store.Change{}, err
 	}
+	if most := j.Spec.Requirements.MaxPrice; most != nil && c.Price > *most {
+		return store.Change{}, fmt.Errorf("%s is above the job's limit of %s", c.Price, *most)
+	}
 	if q := t.rows.quotas[j.Account]; q != nil && q.live >= q.most {
 		return store.Change{}, fmt.Errorf("%w: the account has %d of %d live leases", offpeak.ErrQuota, q.live, q.most)
 	}
@@ -220,10 +223,46 @@ func (s *Store) stop(t *verb, l *lease, j *job, reason offpeak.EndReason) (store
 	l.Stop = reason
 	t.changeLease(l)
 	t.touched(n)
-	t.event(offpeak.Event{Type: "lease.stopping", Account: l.Account, Job: l.Job, Attempt: l.Attempt, Lease: l.ID, Node: l.Node, Reason: reason})
+	t.event(offpeak.Event{Type: "lease.stopping", Account: l.Account, Job: l.Job, Attempt: l.Attempt, Lease: l.ID, Node: l.Node, Reason: reason, Data: outbid(l.Outbid)})
 	t.audit(byHub(), "lease.stop", string(l.ID), string(reason))
 	c.Lease, c.Node, c.Revision = l.now(), l.Node, n.revision
 	return c, nil
+}
+
+func outbid(to *offpeak.Outbid) json.RawMessage {
+	if to == nil {
+		return nil
+	}
+	return data(to)
+}
+
+// Outbid asks a running lease to go in favour of a job that bid more.
+func (s *Store) Outbid(ctx context.Context, id offpeak.LeaseID, to offpeak.Outbid) (store.Change, error) {
+	if to.Job == "" || to.Price < 0 || to.Price > offpeak.MaxPrice {
+		return store.Change{}, &offpeak.FieldError{Field: "outbid", Value: string(to.Job), Rule: "names a job and what it pays"}
+	}
+	return write(ctx, s, "outbid lease "+string(id), func(t *verb) (store.Change, error) {
+		l, err := t.lockLease(id)
+		if err != nil {
+			return store.Change{}, err
+		}
+		j, err := s.job(t, "", l.Job)
+		if err != nil {
+			return store.Change{}, err
+		}
+		switch {
+		case l.State.Terminal():
+			return store.Change{}, &offpeak.StaleLeaseError{Lease: id, Attempt: j.Attempt, State: l.State}
+		case l.State != offpeak.LeaseRunning:
+			return store.Change{}, fmt.Errorf("it is %s: %w", l.State, offpeak.ErrConflict)
+		case l.Stop != "":
+			return store.Change{}, fmt.Errorf("it is asked to go already (%s): %w", l.Stop, offpeak.ErrConflict)
+		}
+		l.Outbid, j.OutbidAt = &to, &t.now
+		t.later(outbidLease, string(to.Job), int64(to.Price), string(id))
+		t.later(outbidJob, micros(t.now), string(j.ID))
+		return s.stop(t, l, j, offpeak.EndOutbid)
+	})
 }
 
 // Abandon ends a finishing lease.

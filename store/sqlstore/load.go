@@ -50,11 +50,13 @@ type lockedNode struct {
 	beat         int64
 	timeout      time.Duration
 	removed      bool
-	revision     int64
-	claimed      offpeak.Resources
-	capacity     offpeak.Resources
-	reserved     offpeak.Resources
-	pending      pendingNode
+	// asks says that it is offered at a price, if only for nothing.
+	asks     bool
+	revision int64
+	claimed  offpeak.Resources
+	capacity offpeak.Resources
+	reserved offpeak.Resources
+	pending  pendingNode
 }
 
 // pendingNode is what is to be written of a node.
@@ -72,7 +74,7 @@ type pendingNode struct {
 
 // ready says that a node may be given new work.
 func (n *lockedNode) ready() bool {
-	return !n.removed && n.liveness == offpeak.NodeOnline && n.intent == offpeak.NodeOpen && n.availability == offpeak.NodeAvailable
+	return !n.removed && n.asks && n.liveness == offpeak.NodeOnline && n.intent == offpeak.NodeOpen && n.availability == offpeak.NodeAvailable
 }
 
 const (
@@ -107,11 +109,11 @@ func (t *verb) loadNodes(lock string, ids ...offpeak.NodeID) error {
 
 func (t *verb) lookNodes(lock string, ids []offpeak.NodeID) Look {
 	where, arg := oneOf("id", ids)
-	return Look{`SELECT id, account, liveness, intent, availability, why, incarnation, beat, timeout, removed_at <> 0, revision, claimed_cpu, claimed_memory, claimed_disk,
+	return Look{`SELECT id, account, liveness, intent, availability, why, incarnation, beat, timeout, removed_at <> 0, ask_gpu IS NOT NULL, revision, claimed_cpu, claimed_memory, claimed_disk,
 		capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk FROM nodes WHERE ` + where + ` ORDER BY id` + lock, []any{arg}, func(r Rows) error {
 		n := &lockedNode{}
 		var timeout int64
-		err := r.Scan(&n.id, &n.account, &n.liveness, &n.intent, &n.availability, &n.why, &n.incarnation, &n.beat, &timeout, &n.removed, &n.revision, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
+		err := r.Scan(&n.id, &n.account, &n.liveness, &n.intent, &n.availability, &n.why, &n.incarnation, &n.beat, &timeout, &n.removed, &n.asks, &n.revision, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
 			&n.capacity.CPU, &n.capacity.Memory, &n.capacity.Disk, &n.reserved.CPU, &n.reserved.Memory, &n.reserved.Disk)
 		n.timeout, n.pending.heard = time.Duration(timeout)*time.Microsecond, n.beat
 		keep(&t.rows.nodes, n.id, n)

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,9 +91,35 @@ func (t *verb) moveBalances() {
 }
 
 // funds is what may be held for a job.
-func (t *verb) funds(payer offpeak.AccountID) (f ledger.Funds, err error) {
-	f.Available, err = t.balance(ledger.Available(payer))
+func (t *verb) funds(j *job) (f ledger.Funds, err error) {
+	if f.Available, err = t.balance(ledger.Available(j.Account)); err != nil {
+		return f, err
+	}
+	if f.Budget = j.Spec.Limits.Budget; f.Budget != nil {
+		f.Committed, err = t.committed(j.ID, "")
+	}
 	return f, err
+}
+
+// committed is what a job's settled attempts were charged and its open ones hold,
+// but for one of them.
+func (t *verb) committed(job offpeak.JobID, but offpeak.LeaseID) (sum offpeak.MicroCredits, err error) {
+	err = t.row(`SELECT CAST(COALESCE(sum(CASE settled WHEN 1 THEN charged ELSE held END), 0) AS BIGINT) FROM lease_money WHERE job = $1 AND lease <> $2`, []any{string(job), string(but)}, &sum)
+	return sum, err
+}
+
+// spent says that what a job with a budget has left does not cover the shortest time
+// worth running at the price of its last term.
+func (s *Store) spent(t *verb, l *lease, j *job) (bool, error) {
+	if j.Spec.Limits.Budget == nil || l.money == nil {
+		return false, nil
+	}
+	before, err := t.committed(j.ID, l.ID)
+	if err != nil {
+		return false, err
+	}
+	left := *j.Spec.Limits.Budget - before - l.money.charged
+	return left < ledger.Least(s.rules(j), l.Price), nil
 }
 
 // rules are the operator's, with a lead that gives a job its notice and its node the
@@ -110,7 +137,7 @@ func (s *Store) openMoney(t *verb, l *lease, j *job, owner offpeak.AccountID) (*
 	if l.Price == 0 {
 		return nil, nil, nil
 	}
-	f, err := t.funds(l.Account)
+	f, err := t.funds(j)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -145,25 +172,32 @@ func (t *verb) changeMoney(l *lease, m *money) {
 	t.later(writeMoney, int64(m.Held), int64(m.charged), number(m.Settled), micros(m.due), string(data(m.Lease)), string(m.end.Reason), int64(m.end.Metered), int64(m.end.Kept), string(l.ID))
 }
 
-// settleMoney charges what a lease that ends has cost, and releases the rest.
-func (t *verb) settleMoney(l *lease, reason offpeak.EndReason) error {
+// settleMoney charges what a lease that ends has cost, and releases the rest. It
+// returns what the last term came to, nil where there is nothing to settle.
+func (t *verb) settleMoney(l *lease, reason offpeak.EndReason) (*store.Paid, error) {
 	m, err := t.money(l)
 	if err != nil || m == nil || m.Settled {
-		return err
+		return nil, err
 	}
 	how := ledger.Ending{Reason: reason, Metered: l.Metered, Kept: l.kept, At: t.now}
 	end, list, lines, err := m.Settle(how)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := t.post(list...); err != nil {
-		return err
+		return nil, err
 	}
 	t.changeMoney(l, &money{Lease: end, due: t.now, charged: ledger.Charged(lines), end: how})
 	for _, r := range lines {
 		t.later(addReceipt, string(r.Lease), int64(r.Term.N), string(r.Job), string(r.Payer), string(r.Owner), int64(r.Charged), string(data(r)))
 	}
-	return nil
+	return paid(l, &end), nil
+}
+
+// paid is what the last term of a lease came to.
+func paid(l *lease, m *ledger.Lease) *store.Paid {
+	last := &m.Terms[len(m.Terms)-1]
+	return &store.Paid{Lease: l.ID, Node: l.Node, Devices: l.Resources.Devices, Price: last.Price, Metered: last.Metered}
 }
 
 // Post appends transactions that come from outside.
@@ -298,7 +332,7 @@ func (s *Store) Statement(ctx context.Context, account offpeak.AccountID) iter.S
 }
 
 // Bill takes the next step of leases for which it is due.
-func (s *Store) Bill(ctx context.Context, limit int) (gone []store.Change, more bool, err error) {
+func (s *Store) Bill(ctx context.Context, limit int) (out store.Billed, more bool, err error) {
 	due, err := read(ctx, s, "look for leases to bill", func(t *verb) (due []dueLease, err error) {
 		err = t.each(`SELECT l.id, l.node FROM lease_money m JOIN leases l ON l.id = m.lease WHERE m.settled = 0 AND m.due_at <= $1 ORDER BY m.due_at, m.lease LIMIT $2`,
 			[]any{micros(t.now), int64(limit)}, func(r Rows) error {
@@ -310,22 +344,31 @@ func (s *Store) Bill(ctx context.Context, limit int) (gone []store.Change, more 
 		return due, err
 	})
 	if err != nil || len(due) == 0 {
-		return nil, false, err
+		return out, false, err
 	}
 	billed, err := writeEach(ctx, s, "bill leases", due, s.bills, refuse)
 	for i, b := range billed {
-		if b.v != nil {
-			gone = append(gone, *b.v)
+		if b.v.gone != nil {
+			out.Gone = append(out.Gone, *b.v.gone)
+		}
+		if b.v.renewed != nil {
+			out.Renewed = append(out.Renewed, *b.v.renewed)
 		}
 		if b.err != nil && err == nil {
 			err = fmt.Errorf("bill lease %s: %w", due[i].id, b.err)
 		}
 	}
-	return gone, len(due) == limit, err
+	return out, len(due) == limit, err
+}
+
+// billed is what became of one lease; the zero value says that it stays as it is.
+type billed struct {
+	gone    *store.Change
+	renewed *store.Renewal
 }
 
 // bills takes the next step of leases, in one transaction.
-func (s *Store) bills(t *verb, due []dueLease) ([]answer[*store.Change], error) {
+func (s *Store) bills(t *verb, due []dueLease) ([]answer[billed], error) {
 	nodes, ids := make([]offpeak.NodeID, len(due)), make([]offpeak.LeaseID, len(due))
 	at := make(map[offpeak.LeaseID]int, len(due))
 	for i, l := range due {
@@ -342,7 +385,7 @@ func (s *Store) bills(t *verb, due []dueLease) ([]answer[*store.Change], error) 
 	if err := s.loadJobs(t, forUpdate, jobsOf(leases)); err != nil {
 		return nil, err
 	}
-	out := make([]answer[*store.Change], len(due))
+	out := make([]answer[billed], len(due))
 	for _, l := range leases {
 		c, err := s.bill(t, l)
 		if err != nil {
@@ -354,51 +397,85 @@ func (s *Store) bills(t *verb, due []dueLease) ([]answer[*store.Change], error) 
 }
 
 // bill holds for a lease's next interval or renews its price, and asks it to go where
-// neither can be. c is nil where it stays.
-func (s *Store) bill(t *verb, l *lease) (c *store.Change, err error) {
+// neither can be.
+func (s *Store) bill(t *verb, l *lease) (out billed, err error) {
 	m, err := t.money(l)
 	if err != nil || m == nil || m.Settled || l.State.Terminal() {
-		return nil, err
+		return out, err
 	}
 	j, err := s.job(t, "", l.Job)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	f, err := t.funds(l.Account)
+	f, err := t.funds(j)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	rules := s.rules(j)
 	next, list, v, err := m.Extend(rules, f, t.now, l.Metered)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	stop := v.Stop
 	if v.Renew && stop == "" && l.State == offpeak.LeaseRunning {
-		var ask int64
-		if err := t.row(`SELECT ask FROM nodes WHERE id = $1`, []any{string(l.Node)}, &ask); err != nil {
-			return nil, err
+		price, fits, err := s.renewal(t, l, j)
+		if err != nil {
+			return out, err
 		}
-		price := offpeak.Price(ask)
-		if most := j.Spec.Requirements.MaxPrice; most != nil && price > *most {
+		if !fits {
 			stop = offpeak.EndTermEnded
 		} else if next, list, v, err = m.Renew(rules, f, t.now, l.Metered, price); err != nil {
-			return nil, err
+			return out, err
 		} else if stop = v.Stop; stop == "" {
-			t.closeTerm(l.ID, l.Metered)
-			t.later(nextTerm, string(l.ID), int64(len(next.Terms)), int64(price), micros(t.now))
+			out.renewed = t.renew(l, &next, price)
 		}
 	}
 	if err := t.post(list...); err != nil {
-		return nil, err
+		return billed{}, err
 	}
 	// Who is asked to go is looked at again, but not at once: money may come.
 	t.changeMoney(l, &money{Lease: next, due: later(v.Next, t.now.Add(rules.Lead/4))})
 	if stop == "" || l.Stop != "" {
-		return nil, nil
+		return out, nil
 	}
 	change, err := s.stop(t, l, j, stop)
-	return &change, err
+	out.gone = &change
+	return out, err
+}
+
+// renewal is the price of a lease's next term, and whether the job takes it.
+func (s *Store) renewal(t *verb, l *lease, j *job) (price offpeak.Price, fits bool, err error) {
+	var gpu, cpu sql.NullInt64
+	if err := t.row(`SELECT ask_gpu, ask_cpu FROM nodes WHERE id = $1`, []any{string(l.Node)}, &gpu, &cpu); err != nil {
+		return 0, false, err
+	}
+	ask := askOf(gpu, cpu)
+	if ask == nil {
+		return 0, false, nil // it is offered to nobody any more
+	}
+	r := &j.Spec.Requirements
+	price = s.cfg.Price(*ask, r)
+	most := offpeak.MaxPrice
+	if r.MaxPrice != nil {
+		most = *r.MaxPrice
+	}
+	return price, price <= most, nil
+}
+
+// renew begins a lease's next term.
+func (t *verb) renew(l *lease, next *ledger.Lease, price offpeak.Price) *store.Renewal {
+	ended := *next
+	ended.Terms = next.Terms[:len(next.Terms)-1]
+	out := &store.Renewal{Paid: *paid(l, &ended), Price: price}
+	t.closeTerm(l.ID, l.Metered)
+	t.later(nextTerm, string(l.ID), int64(len(next.Terms)), int64(price), micros(t.now))
+	t.later(repriceLease, int64(price), string(l.ID))
+	l.Price = price
+	t.event(offpeak.Event{Type: "lease.renewed", Account: l.Account, Job: l.Job, Attempt: l.Attempt, Lease: l.ID, Node: l.Node, Data: data(struct {
+		Term  int           `json:"term"`
+		Price offpeak.Price `json:"price"`
+	}{len(next.Terms), price})})
+	return out
 }
 
 // books are all that is stored of the ledger.

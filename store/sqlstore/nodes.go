@@ -34,6 +34,10 @@ func (s *Store) Enrol(ctx context.Context, join offpeak.TokenID, n store.NewNode
 		if err != nil {
 			return offpeak.Node{}, err
 		}
+		// Who sets the account's plan now does so before or after.
+		if err := t.Lock(`SELECT 1 FROM accounts WHERE id = $1`+forUpdate, string(account)); err != nil {
+			return offpeak.Node{}, err
+		}
 		var have offpeak.NodeID
 		err = t.row(`SELECT id FROM nodes WHERE key = $1 AND removed_at = 0`, []any{n.Key}, &have)
 		if err == nil {
@@ -70,7 +74,7 @@ func (s *Store) Enrol(ctx context.Context, join offpeak.TokenID, n store.NewNode
 		if err := t.devices(n.ID, n.Inventory.Devices); err != nil {
 			return offpeak.Node{}, err
 		}
-		if _, err := t.Exec(`INSERT INTO asks (node, account, from_at, price) VALUES ($1, $2, $3, 0)`, string(n.ID), string(account), micros(t.now)); err != nil {
+		if err := t.firstAsk(n.ID, account); err != nil {
 			return offpeak.Node{}, err
 		}
 		t.event(offpeak.Event{Type: "node.enrolled", Account: account, Node: n.ID, Data: data(map[string]any{"name": n.Name, "inventory": n.Inventory})})

@@ -424,13 +424,14 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 		l.Output = e.output
 	}
 	t.changeLease(l)
+	cost, err := t.settleMoney(l, e.reason)
+	if err != nil {
+		return store.Change{}, err
+	}
 	if err := s.settle(t, l, j, e, row); err != nil {
 		return store.Change{}, err
 	}
-	if err := t.settleMoney(l, e.reason); err != nil {
-		return store.Change{}, err
-	}
-	c := store.Change{Job: j.Job, Queued: j.queued(), Node: l.Node}
+	c := store.Change{Job: j.Job, Queued: j.queued(), Node: l.Node, Paid: cost}
 	if c.NodeClosed, err = t.closeDrained(n, l); err != nil {
 		return store.Change{}, err
 	}
@@ -478,6 +479,14 @@ func (s *Store) settle(t *verb, l *lease, j *job, e ending, row offpeak.End) err
 	s.mu.Lock()
 	v := offpeak.AfterEnd(j.State, e.reason, policy, j.Counts, s.rand)
 	s.mu.Unlock()
+	if v.State == offpeak.JobQueued {
+		if over, err := s.spent(t, l, j); err != nil {
+			return err
+		} else if over {
+			// It would wait for money that its budget does not have.
+			v.State, v.Counts, e.reason, e.detail = offpeak.JobFailed, j.Counts, offpeak.EndBudgetSpent, "the attempt before ended as "+string(e.reason)
+		}
+	}
 	if err := j.State.To(v.State); err != nil {
 		return err
 	}

@@ -42,15 +42,15 @@ type jobWas struct {
 func (j *job) written() { j.was, j.changed = jobWas{j.State, j.Attempt, j.Lease}, false }
 
 const jobColumns = `seq, id, account, grp, idx, spec, state, attempt, lease, node, reason, detail, exit_code, signal, output,
-	count_user, count_node, count_interruption, avoid, not_before, retry_of, submitted_by, submitted_at, started_at, ended_at, priority`
+	count_user, count_node, count_interruption, avoid, not_before, retry_of, submitted_by, submitted_at, started_at, ended_at, outbid_at, priority`
 
 func (j *job) scan(rows Rows) error {
 	var exit sql.NullInt64
-	var notBefore, submitted, started, ended int64
+	var notBefore, submitted, started, ended, outbid int64
 	err := rows.Scan(&j.seq, &j.ID, &j.Account, &j.Group, &j.Index, &j.spec, &j.State, &j.Attempt, &j.Lease, &j.Node, &j.Reason, &j.Detail, &exit, &j.Signal, &j.Output,
-		&j.Counts.User, &j.Counts.Node, &j.Counts.Interruption, &j.avoid, &notBefore, &j.RetryOf, &j.SubmittedBy, &submitted, &started, &ended, &j.priority)
+		&j.Counts.User, &j.Counts.Node, &j.Counts.Interruption, &j.avoid, &notBefore, &j.RetryOf, &j.SubmittedBy, &submitted, &started, &ended, &outbid, &j.priority)
 	j.ExitCode = exitCode(exit)
-	j.NotBefore, j.SubmittedAt, j.StartedAt, j.EndedAt = maybe(notBefore), moment(submitted), maybe(started), maybe(ended)
+	j.NotBefore, j.SubmittedAt, j.StartedAt, j.EndedAt, j.OutbidAt = maybe(notBefore), moment(submitted), maybe(started), maybe(ended), maybe(outbid)
 	j.written()
 	return err
 }
@@ -173,18 +173,22 @@ func (l *lease) now() *offpeak.Lease {
 	return &c
 }
 
-const leaseColumns = `id, job, account, attempt, rank, node, state, frozen, stop, cpu, memory, disk, devices, price, expires_at, grace, time_limit, metered, kept,
+const leaseColumns = `id, job, account, attempt, rank, node, state, frozen, stop, cpu, memory, disk, devices, price, outbid_by, outbid_price, expires_at, grace, time_limit, metered, kept,
 	incarnation, seq, outcome, accepted_incarnation, accepted_seq, reason, detail, exit_code, signal, output, restored, offered_at, accepted_at, started_at, ended_at`
 
 // scan reads the columns of a lease, and those that the query has after them.
 func (l *lease) scan(rows Rows, more ...any) error {
 	var exit sql.NullInt64
 	var devices string
+	var outbid offpeak.Outbid
 	var expires, grace, limit, offered, accepted, started, ended int64
-	err := rows.Scan(append([]any{&l.ID, &l.Job, &l.Account, &l.Attempt, &l.Rank, &l.Node, &l.State, &l.Frozen, &l.Stop, &l.Resources.CPU, &l.Resources.Memory, &l.Resources.Disk, &devices, &l.Price, &expires, &grace, &limit, &l.Metered, &l.kept,
+	err := rows.Scan(append([]any{&l.ID, &l.Job, &l.Account, &l.Attempt, &l.Rank, &l.Node, &l.State, &l.Frozen, &l.Stop, &l.Resources.CPU, &l.Resources.Memory, &l.Resources.Disk, &devices, &l.Price, &outbid.Job, &outbid.Price, &expires, &grace, &limit, &l.Metered, &l.kept,
 		&l.incarnation, &l.Seq, &l.outcome, &l.acceptedIncarnation, &l.acceptedSeq, &l.Reason, &l.Detail, &exit, &l.Signal, &l.Output, &l.Restored, &offered, &accepted, &started, &ended}, more...)...)
 	if err != nil {
 		return err
+	}
+	if outbid.Job != "" {
+		l.Outbid = &outbid
 	}
 	l.ExitCode, l.was = exitCode(exit), l.State
 	l.ExpiresAt, l.OfferedAt, l.acceptedAt = moment(expires), moment(offered), moment(accepted)
@@ -283,16 +287,19 @@ type node struct {
 }
 
 const nodeColumns = `id, account, name, key, liveness, intent, availability, why, inventory, claimed_cpu, claimed_memory, claimed_disk,
-	capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk, ask, revision, generation, incarnation, beat, timeout, last_heard, enrolled_at, removed_at`
+	capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk, ask_gpu, ask_cpu, revision, generation, incarnation, beat, timeout, last_heard, enrolled_at, removed_at`
 
-func (n *node) scan(rows Rows) error {
+// scan reads the columns of a node, and those that the query has after them.
+func (n *node) scan(rows Rows, more ...any) error {
 	var inventory string
+	var gpu, cpu sql.NullInt64
 	var timeout, heard, enrolled, removed int64
-	err := rows.Scan(&n.ID, &n.Account, &n.Name, &n.Key, &n.Liveness, &n.Intent, &n.Availability, &n.Why, &inventory, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
-		&n.Capacity.CPU, &n.Capacity.Memory, &n.Capacity.Disk, &n.Reserved.CPU, &n.Reserved.Memory, &n.Reserved.Disk, &n.Ask, &n.Revision, &n.Generation, &n.Incarnation, &n.beat, &timeout, &heard, &enrolled, &removed)
+	err := rows.Scan(append([]any{&n.ID, &n.Account, &n.Name, &n.Key, &n.Liveness, &n.Intent, &n.Availability, &n.Why, &inventory, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
+		&n.Capacity.CPU, &n.Capacity.Memory, &n.Capacity.Disk, &n.Reserved.CPU, &n.Reserved.Memory, &n.Reserved.Disk, &gpu, &cpu, &n.Revision, &n.Generation, &n.Incarnation, &n.beat, &timeout, &heard, &enrolled, &removed}, more...)...)
 	if err != nil {
 		return err
 	}
+	n.Ask = askOf(gpu, cpu)
 	n.Timeout = offpeak.Duration(time.Duration(timeout) * time.Microsecond)
 	n.LastHeard, n.EnrolledAt, n.removed = maybe(heard), moment(enrolled), moment(removed)
 	if err := json.Unmarshal([]byte(inventory), &n.Inventory); err != nil {
@@ -304,10 +311,24 @@ func (n *node) scan(rows Rows) error {
 	return nil
 }
 
+func askOf(gpu, cpu sql.NullInt64) *offpeak.Ask {
+	if !gpu.Valid || !cpu.Valid {
+		return nil
+	}
+	return &offpeak.Ask{GPU: offpeak.Price(gpu.Int64), CPU: offpeak.Price(cpu.Int64)}
+}
+
+func nullAsk(ask *offpeak.Ask) (gpu, cpu *int64) {
+	if ask == nil {
+		return nil, nil
+	}
+	return (*int64)(&ask.GPU), (*int64)(&ask.CPU)
+}
+
 // node reads a node of an account ("" any) that was not removed.
 func (t *verb) node(account offpeak.AccountID, id offpeak.NodeID) (*node, error) {
 	n := &node{}
-	if err := t.each(`SELECT `+nodeColumns+` FROM nodes WHERE id = $1`, []any{string(id)}, n.scan); err != nil {
+	if err := t.each(`SELECT `+nodeColumns+` FROM nodes WHERE id = $1`, []any{string(id)}, func(r Rows) error { return n.scan(r) }); err != nil {
 		return nil, err
 	}
 	if n.ID == "" || !n.removed.IsZero() || account != "" && n.Account != account {

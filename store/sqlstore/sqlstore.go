@@ -117,6 +117,9 @@ type Config struct {
 	Together bool
 	// Rules are the operator's figures for money; the zero value is the default.
 	Rules ledger.Rules
+	// Price is what a job with some requirements pays where so much is asked. The
+	// default is the ask for as many devices as it takes.
+	Price func(ask offpeak.Ask, r *offpeak.Requirements) offpeak.Price
 	// Unguarded has claims lock the job alone and write the node as they read it
 	// without. Tests only: it shows what the lock and the guard on the node prevent.
 	Unguarded bool
@@ -143,6 +146,9 @@ type Store struct {
 func New(db DB, cfg Config) *Store {
 	if cfg.Rules == (ledger.Rules{}) {
 		cfg.Rules = ledger.DefaultRules()
+	}
+	if cfg.Price == nil {
+		cfg.Price = func(ask offpeak.Ask, r *offpeak.Requirements) offpeak.Price { return ask.For(*r) }
 	}
 	s := &Store{db: db, cfg: cfg, rand: cfg.Rand, specs: map[offpeak.Hash]offpeak.Spec{}}
 	s.reporting.each, s.reporting.run = !cfg.Together, together(s, s.reports)

@@ -81,6 +81,10 @@ func (s *Store) Prune(ctx context.Context, keep store.Retention, limit int) (int
 		{"jobs", keep.Jobs, pruneJobs},
 		{"events", keep.Events, pruneEvents},
 		{"operations", keep.Operations, pruneOperations},
+		{"asks", keep.Asks, pruneAsks},
+		{"minutes", keep.Minutes, pruneCandles(offpeak.Minutes)},
+		{"hours", keep.Hours, pruneCandles(offpeak.Hours)},
+		{"segments", keep.Hours, pruneSegments},
 	} {
 		if kind.keep <= 0 {
 			continue

@@ -50,6 +50,9 @@ const (
 	writeJob
 	writeLease
 	extendLease
+	repriceLease
+	outbidLease
+	outbidJob
 	addSpec
 	addJob
 	addLabel
@@ -74,7 +77,7 @@ const (
 	kinds
 )
 
-const nodeReady = `removed_at = 0 AND liveness = 'online' AND intent = 'open' AND availability = 'available'`
+const nodeReady = `removed_at = 0 AND liveness = 'online' AND intent = 'open' AND availability = 'available' AND ask_gpu IS NOT NULL`
 
 // statement says what a kind is written by, and whether each run must change
 // exactly one row: if it does not, what the verb had read was changed under it.
@@ -105,6 +108,12 @@ func (k kind) statement() (query string, exact bool) {
 			WHERE id = $20 AND attempt = $21 AND state = $22`, true
 	case extendLease:
 		return `UPDATE leases SET frozen = $1, expires_at = $2, metered = $3, accepted_seq = $4 WHERE id = $5 AND attempt = $6 AND state = $7`, true
+	case repriceLease:
+		return `UPDATE leases SET price = $1 WHERE id = $2`, true
+	case outbidLease:
+		return `UPDATE leases SET outbid_by = $1, outbid_price = $2 WHERE id = $3 AND outbid_by = ''`, true
+	case outbidJob:
+		return `UPDATE jobs SET outbid_at = $1 WHERE id = $2`, true
 	case addSpec:
 		return `INSERT INTO specs (hash, spec, driver, requirements) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`, false
 	case addJob:

@@ -178,7 +178,7 @@ func bill(t *testing.T, g *grid) {
 		if err != nil || more {
 			t.Fatal(more, err)
 		}
-		return out
+		return out.Gone
 	}
 	if out := step(8*time.Minute, 0); len(out) != 0 || g.balances(poor.ID).Held != 600*offpeak.Credit {
 		t.Errorf("after 8 minutes: %+v, %+v", out, g.balances(poor.ID))

@@ -97,6 +97,8 @@ CREATE TABLE jobs (
     submitted_at       BIGINT NOT NULL,
     started_at         BIGINT NOT NULL DEFAULT 0,
     ended_at           BIGINT NOT NULL DEFAULT 0,
+    -- When it last gave way to a higher bid.
+    outbid_at          BIGINT NOT NULL DEFAULT 0,
     -- A job has a lease exactly while it is live.
     CHECK ((lease <> '') = (state IN ('leased', 'running', 'cancelling'))),
     CHECK ((ended_at <> 0) = (state IN ('succeeded', 'failed', 'cancelled')))
@@ -144,7 +146,12 @@ CREATE TABLE nodes (
     reserved_cpu    BIGINT NOT NULL DEFAULT 0 CHECK (reserved_cpu BETWEEN 0 AND capacity_cpu),
     reserved_memory BIGINT NOT NULL DEFAULT 0 CHECK (reserved_memory BETWEEN 0 AND capacity_memory),
     reserved_disk   BIGINT NOT NULL DEFAULT 0 CHECK (reserved_disk BETWEEN 0 AND capacity_disk),
-    ask             BIGINT NOT NULL DEFAULT 0 CHECK (ask >= 0),
+    -- What is asked now; NULL: nothing, so that the node is offered to nobody. Looked
+    -- at again at ask_due (0: never); the revision grows with every plan and move.
+    ask_gpu         BIGINT DEFAULT 0 CHECK (ask_gpu >= 0),
+    ask_cpu         BIGINT DEFAULT 0 CHECK (ask_cpu >= 0),
+    ask_due         BIGINT NOT NULL DEFAULT 0,
+    ask_revision    BIGINT NOT NULL DEFAULT 0,
     revision        BIGINT NOT NULL DEFAULT 0,
     generation      BIGINT NOT NULL DEFAULT 0,
     incarnation     TEXT COLLATE "C" NOT NULL DEFAULT '',
@@ -158,6 +165,7 @@ CREATE TABLE nodes (
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX nodes_key ON nodes (key) WHERE removed_at = 0;
 CREATE INDEX nodes_account ON nodes (account, id);
+CREATE INDEX nodes_ask_due ON nodes (ask_due) WHERE ask_due <> 0;
 
 CREATE TABLE node_devices (
     node    TEXT COLLATE "C" NOT NULL REFERENCES nodes (id),
@@ -179,14 +187,48 @@ CREATE TABLE node_availability (
 );
 CREATE INDEX node_availability_node ON node_availability (node, at);
 
--- An owner's price for a node, in force from a moment on.
-CREATE TABLE asks (
-    node    TEXT COLLATE "C" NOT NULL REFERENCES nodes (id),
-    account TEXT COLLATE "C" NOT NULL,
-    from_at BIGINT NOT NULL,
-    price   BIGINT NOT NULL CHECK (price >= 0),
-    PRIMARY KEY (node, from_at)
+-- What an owner asks, when: of a node or, where node is '', of all the account's
+-- nodes that have no plan of their own. The market reads the text.
+CREATE TABLE plans (
+    account TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
+    node    TEXT COLLATE "C" NOT NULL,
+    plan    TEXT COLLATE "C" NOT NULL,
+    set_at  BIGINT NOT NULL,
+    PRIMARY KEY (account, node)
 );
+
+-- What a node asked, in force from a moment on; NULL: nothing. The revision is
+-- the node's ask_revision then.
+CREATE TABLE asks (
+    node     TEXT COLLATE "C" NOT NULL REFERENCES nodes (id),
+    revision BIGINT NOT NULL,
+    account  TEXT COLLATE "C" NOT NULL,
+    from_at  BIGINT NOT NULL,
+    gpu      BIGINT CHECK (gpu >= 0),
+    cpu      BIGINT CHECK (cpu >= 0),
+    PRIMARY KEY (node, revision)
+);
+CREATE INDEX asks_from ON asks (from_at);
+
+-- What was paid, summed up by segment of the market and stretch of time.
+CREATE TABLE candles (
+    vendor     TEXT COLLATE "C" NOT NULL,
+    model      TEXT COLLATE "C" NOT NULL,
+    vram       BIGINT NOT NULL,
+    region     TEXT COLLATE "C" NOT NULL,
+    resolution TEXT COLLATE "C" NOT NULL CHECK (resolution IN ('minute', 'hour')),
+    start_at   BIGINT NOT NULL,
+    opening    BIGINT NOT NULL,
+    highest    BIGINT NOT NULL,
+    lowest     BIGINT NOT NULL,
+    closing    BIGINT NOT NULL,
+    opened_at  BIGINT NOT NULL,
+    closed_at  BIGINT NOT NULL,
+    trades     BIGINT NOT NULL,
+    metered    BIGINT NOT NULL,
+    PRIMARY KEY (vendor, model, vram, region, resolution, start_at)
+);
+CREATE INDEX candles_start ON candles (resolution, start_at);
 
 CREATE TABLE leases (
     id                   TEXT COLLATE "C" PRIMARY KEY,
@@ -204,6 +246,9 @@ CREATE TABLE leases (
     -- The devices as a JSON list, for reading; lease_devices holds them.
     devices              TEXT COLLATE "C" NOT NULL DEFAULT '',
     price                BIGINT NOT NULL CHECK (price >= 0),
+    -- To which job it gives way, and what that pays.
+    outbid_by            TEXT COLLATE "C" NOT NULL DEFAULT '',
+    outbid_price         BIGINT NOT NULL DEFAULT 0,
     expires_at           BIGINT NOT NULL,
     -- Copied from the spec, so that a heartbeat reads one row.
     grace                BIGINT NOT NULL,

@@ -91,6 +91,8 @@ CREATE TABLE jobs (
     submitted_at       INTEGER NOT NULL,
     started_at         INTEGER NOT NULL DEFAULT 0,
     ended_at           INTEGER NOT NULL DEFAULT 0,
+    -- When it last gave way to a higher bid.
+    outbid_at          INTEGER NOT NULL DEFAULT 0,
     -- A job has a lease exactly while it is live.
     CHECK ((lease <> '') = (state IN ('leased', 'running', 'cancelling'))),
     CHECK ((ended_at <> 0) = (state IN ('succeeded', 'failed', 'cancelled')))
@@ -138,7 +140,12 @@ CREATE TABLE nodes (
     reserved_cpu    INTEGER NOT NULL DEFAULT 0 CHECK (reserved_cpu BETWEEN 0 AND capacity_cpu),
     reserved_memory INTEGER NOT NULL DEFAULT 0 CHECK (reserved_memory BETWEEN 0 AND capacity_memory),
     reserved_disk   INTEGER NOT NULL DEFAULT 0 CHECK (reserved_disk BETWEEN 0 AND capacity_disk),
-    ask             INTEGER NOT NULL DEFAULT 0 CHECK (ask >= 0),
+    -- What is asked now; NULL: nothing, so that the node is offered to nobody. Looked
+    -- at again at ask_due (0: never); the revision grows with every plan and move.
+    ask_gpu         INTEGER DEFAULT 0 CHECK (ask_gpu >= 0),
+    ask_cpu         INTEGER DEFAULT 0 CHECK (ask_cpu >= 0),
+    ask_due         INTEGER NOT NULL DEFAULT 0,
+    ask_revision    INTEGER NOT NULL DEFAULT 0,
     revision        INTEGER NOT NULL DEFAULT 0,
     generation      INTEGER NOT NULL DEFAULT 0,
     incarnation     TEXT NOT NULL DEFAULT '',
@@ -152,6 +159,7 @@ CREATE TABLE nodes (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX nodes_key ON nodes (key) WHERE removed_at = 0;
 CREATE INDEX nodes_account ON nodes (account, id);
+CREATE INDEX nodes_ask_due ON nodes (ask_due) WHERE ask_due <> 0;
 
 CREATE TABLE node_devices (
     node    TEXT NOT NULL REFERENCES nodes (id),
@@ -173,14 +181,48 @@ CREATE TABLE node_availability (
 ) STRICT;
 CREATE INDEX node_availability_node ON node_availability (node, at);
 
--- An owner's price for a node, in force from a moment on.
-CREATE TABLE asks (
-    node    TEXT NOT NULL REFERENCES nodes (id),
-    account TEXT NOT NULL,
-    from_at INTEGER NOT NULL,
-    price   INTEGER NOT NULL CHECK (price >= 0),
-    PRIMARY KEY (node, from_at)
+-- What an owner asks, when: of a node or, where node is '', of all the account's
+-- nodes that have no plan of their own. The market reads the text.
+CREATE TABLE plans (
+    account TEXT NOT NULL REFERENCES accounts (id),
+    node    TEXT NOT NULL,
+    plan    TEXT NOT NULL,
+    set_at  INTEGER NOT NULL,
+    PRIMARY KEY (account, node)
 ) STRICT, WITHOUT ROWID;
+
+-- What a node asked, in force from a moment on; NULL: nothing. The revision is
+-- the node's ask_revision then.
+CREATE TABLE asks (
+    node     TEXT NOT NULL REFERENCES nodes (id),
+    revision INTEGER NOT NULL,
+    account  TEXT NOT NULL,
+    from_at  INTEGER NOT NULL,
+    gpu      INTEGER CHECK (gpu >= 0),
+    cpu      INTEGER CHECK (cpu >= 0),
+    PRIMARY KEY (node, revision)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX asks_from ON asks (from_at);
+
+-- What was paid, summed up by segment of the market and stretch of time.
+CREATE TABLE candles (
+    vendor     TEXT NOT NULL,
+    model      TEXT NOT NULL,
+    vram       INTEGER NOT NULL,
+    region     TEXT NOT NULL,
+    resolution TEXT NOT NULL CHECK (resolution IN ('minute', 'hour')),
+    start_at   INTEGER NOT NULL,
+    opening    INTEGER NOT NULL,
+    highest    INTEGER NOT NULL,
+    lowest     INTEGER NOT NULL,
+    closing    INTEGER NOT NULL,
+    opened_at  INTEGER NOT NULL,
+    closed_at  INTEGER NOT NULL,
+    trades     INTEGER NOT NULL,
+    metered    INTEGER NOT NULL,
+    PRIMARY KEY (vendor, model, vram, region, resolution, start_at)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX candles_start ON candles (resolution, start_at);
 
 CREATE TABLE leases (
     id                   TEXT PRIMARY KEY,
@@ -198,6 +240,9 @@ CREATE TABLE leases (
     -- The devices as a JSON list, for reading; lease_devices holds them.
     devices              TEXT NOT NULL DEFAULT '',
     price                INTEGER NOT NULL CHECK (price >= 0),
+    -- To which job it gives way, and what that pays.
+    outbid_by            TEXT NOT NULL DEFAULT '',
+    outbid_price         INTEGER NOT NULL DEFAULT 0,
     expires_at           INTEGER NOT NULL,
     -- Copied from the spec, so that a heartbeat reads one row.
     grace                INTEGER NOT NULL,
