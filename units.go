@@ -117,19 +117,35 @@ const Credit MicroCredits = 1_000_000
 // String prints the amount in credits with the decimals it needs, at least two.
 func (m MicroCredits) String() string { return formatDecimal(int64(m)) }
 
+// MaxAmount bounds every amount that a person may name: 10¹² credits.
+const MaxAmount = 1_000_000_000_000 * Credit
+
+// ParseCredits reads an amount of credits, "5.00" or "5", with at most six
+// decimals. It returns a *ValueError for anything else: exponents, NaN, infinities,
+// hexadecimal, negative numbers, currencies and amounts above MaxAmount.
+func ParseCredits(s string) (MicroCredits, error) {
+	n, exact, err := parseDecimal(strings.TrimSpace(s), int64(Credit))
+	if err != nil || !exact || n > int64(MaxAmount) {
+		return 0, &ValueError{Value: s, Rule: "an amount is credits with at most six decimals, for example 5.00, from 0 to 1000000000000"}
+	}
+	return MicroCredits(n), nil
+}
+
 // Price is a price per hour in micro-credits, 0 … MaxPrice.
 type Price int64
 
 // MaxPrice bounds every price: 1,000,000 credits an hour.
 const MaxPrice = Price(1_000_000 * Credit)
 
-// ParsePrice reads a price per hour in credits, "0.40/h" or "0.40", with at
-// most six decimals. It returns a *ValueError for anything else: exponents,
-// NaN, infinities, hexadecimal, negative numbers and prices above MaxPrice.
+// ParsePrice reads a price per hour in credits, "0.40/h", with at most six
+// decimals. The unit is not optional: nobody should guess whether a price is for
+// an hour or a day. It returns a *ValueError for anything else: exponents, NaN,
+// infinities, hexadecimal, negative numbers, other currencies and prices above
+// MaxPrice.
 func ParsePrice(s string) (Price, error) {
-	num := strings.TrimSuffix(strings.TrimSpace(s), "/h")
+	num, unit := strings.CutSuffix(strings.TrimSpace(s), "/h")
 	n, exact, err := parseDecimal(num, int64(Credit))
-	if err != nil || !exact || n > int64(MaxPrice) {
+	if err != nil || !unit || !exact || n > int64(MaxPrice) {
 		return 0, &ValueError{Value: s, Rule: "a price is credits per hour with at most six decimals, for example 0.40/h, from 0 to 1000000/h"}
 	}
 	return Price(n), nil

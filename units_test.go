@@ -121,18 +121,37 @@ func TestBytesJSON(t *testing.T) {
 	}
 }
 
+func TestParseCredits(t *testing.T) {
+	for s, want := range map[string]MicroCredits{
+		"0": 0, "5": 5 * Credit, "5.00": 5 * Credit, "0.000001": 1, " 12.345678 ": 12_345_678, "1000000000000": MaxAmount,
+	} {
+		if got, err := ParseCredits(s); got != want || err != nil {
+			t.Errorf("ParseCredits(%q) = %d, %v, want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{
+		"", "-1", "+1", "NaN", "Inf", "1e3", "1e400", "0x10", ".5", "5.", "0.0000001", "1000000000000.000001", "1,5", "5 EUR", "$5", "5/h", "99999999999999999999",
+	} {
+		got, err := ParseCredits(s)
+		var value *ValueError
+		if got != 0 || !errors.As(err, &value) || value.Value != s || !strings.Contains(err.Error(), "5.00") {
+			t.Errorf("ParseCredits(%q) = %d, %v, want a *ValueError with an example", s, got, err)
+		}
+	}
+}
+
 func TestParsePrice(t *testing.T) {
 	for s, want := range map[string]Price{
-		"0": 0, "0/h": 0, "0.40/h": 400_000, "0.40": 400_000, "0.4": 400_000, " 1/h ": 1_000_000,
-		"0.000001": 1, "12.345678/h": 12_345_678, "1000000/h": MaxPrice, "0.4000000000": 400_000,
+		"0/h": 0, "0.40/h": 400_000, "0.4/h": 400_000, " 1/h ": 1_000_000,
+		"0.000001/h": 1, "12.345678/h": 12_345_678, "1000000/h": MaxPrice, "0.4000000000/h": 400_000,
 	} {
 		if got, err := ParsePrice(s); got != want || err != nil {
 			t.Errorf("ParsePrice(%q) = %d, %v, want %d", s, got, err, want)
 		}
 	}
 	for _, s := range []string{
-		"", "/h", "-1", "+1", "-0", "NaN", "inf", "1e3", "0x10", ".5", "5.", "0.0000001", "1000000.000001", "1,5", "1/d", "1/hour",
-		"1 /h", "1/h/h", "$1", "99999999999999999999", "1_0", "0." + strings.Repeat("0", 99) + "1",
+		"", "/h", "0", "0.40", "-1/h", "+1/h", "-0/h", "NaN/h", "inf/h", "1e3/h", "1e400/h", "0x10/h", ".5/h", "5./h", "0.0000001/h", "1000000.000001/h", "1,5/h", "1/d", "1/hour",
+		"1 /h", "1/h/h", "$1/h", "1 EUR/h", "99999999999999999999/h", "1_0/h", "0." + strings.Repeat("0", 99) + "1/h",
 	} {
 		got, err := ParsePrice(s)
 		var value *ValueError

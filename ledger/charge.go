@@ -18,7 +18,7 @@ const (
 const MaxMillis = offpeak.Millis(offpeak.MaxDuration / offpeak.Duration(time.Millisecond))
 
 // MaxAmount bounds every single amount that comes in or goes out: 10¹² credits.
-const MaxAmount = 1_000_000_000_000 * offpeak.Credit
+const MaxAmount = offpeak.MaxAmount
 
 // BasisPoints is a share in hundredths of a percent, 0 … 10,000.
 type BasisPoints int

@@ -1,6 +1,9 @@
 package wire
 
 import (
+	"context"
+	"net/http"
+	"net/url"
 	"time"
 
 	"offpeak"
@@ -114,4 +117,85 @@ type SuggestedLine struct {
 	Change offpeak.Price `json:"change"`
 	Price  offpeak.Price `json:"price"`
 	Why    string        `json:"why"`
+}
+
+// AskChange is what a node asked from some moment on: a row of
+// GET /v1/nodes/{node}/ask/history.
+type AskChange struct {
+	From time.Time    `json:"from"`
+	Ask  *offpeak.Ask `json:"ask" doc:"null: nothing was asked, so the node was offered to nobody"`
+}
+
+func askOf(id offpeak.NodeID) string { return "/nodes/" + url.PathEscape(string(id)) + "/ask" }
+
+func accountAskOf(id offpeak.AccountID) string {
+	return "/accounts/" + url.PathEscape(string(id)) + "/ask"
+}
+
+// Ask says what a node asks now and why.
+func (d *Direct) Ask(ctx context.Context, id offpeak.NodeID) (out NodeAsk, err error) {
+	err = d.Do(ctx, http.MethodGet, askOf(id), "", nil, &out)
+	return out, err
+}
+
+// SetAsk sets what is asked for a node.
+func (d *Direct) SetAsk(ctx context.Context, op offpeak.OpID, id offpeak.NodeID, in AskPlan) (out NodeAsk, err error) {
+	err = d.Do(ctx, http.MethodPut, askOf(id), op, in, &out)
+	return out, err
+}
+
+// ClearAsk takes a node's own plan back.
+func (d *Direct) ClearAsk(ctx context.Context, op offpeak.OpID, id offpeak.NodeID) (out NodeAsk, err error) {
+	err = d.Do(ctx, http.MethodDelete, askOf(id), op, nil, &out)
+	return out, err
+}
+
+// AskHistory lists what a node asked, newest first. Query parameters: limit, cursor.
+func (d *Direct) AskHistory(ctx context.Context, id offpeak.NodeID, q url.Values) (out List[AskChange], err error) {
+	err = d.Do(ctx, http.MethodGet, askOf(id)+"/history?"+q.Encode(), "", nil, &out)
+	return out, err
+}
+
+// Suggest proposes what to ask for a node.
+func (d *Direct) Suggest(ctx context.Context, id offpeak.NodeID, in SuggestRequest) (out Suggested, err error) {
+	err = d.Do(ctx, http.MethodPost, askOf(id)+"/suggest", "", in, &out)
+	return out, err
+}
+
+// AccountAsk returns the plan of an account. ErrNotFound: there is none.
+func (d *Direct) AccountAsk(ctx context.Context, id offpeak.AccountID) (out AskPlan, err error) {
+	err = d.Do(ctx, http.MethodGet, accountAskOf(id), "", nil, &out)
+	return out, err
+}
+
+// SetAccountAsk sets what is asked for an account's nodes that have no plan of their
+// own, and returns what these ask now.
+func (d *Direct) SetAccountAsk(ctx context.Context, op offpeak.OpID, id offpeak.AccountID, in AskPlan) (out List[NodeAsk], err error) {
+	err = d.Do(ctx, http.MethodPut, accountAskOf(id), op, in, &out)
+	return out, err
+}
+
+// ClearAccountAsk takes an account's plan back.
+func (d *Direct) ClearAccountAsk(ctx context.Context, op offpeak.OpID, id offpeak.AccountID) (out List[NodeAsk], err error) {
+	err = d.Do(ctx, http.MethodDelete, accountAskOf(id), op, nil, &out)
+	return out, err
+}
+
+// Quote says what a job would cost.
+func (d *Direct) Quote(ctx context.Context, in QuoteRequest) (out offpeak.Quote, err error) {
+	err = d.Do(ctx, http.MethodPost, "/quote", "", in, &out)
+	return out, err
+}
+
+// Market returns the order book.
+func (d *Direct) Market(ctx context.Context) (out Market, err error) {
+	err = d.Do(ctx, http.MethodGet, "/market", "", nil, &out)
+	return out, err
+}
+
+// Candles lists what was paid. Query parameters: resolution (minute, hour), vendor,
+// model, vram, region, plain, from, until, limit, cursor.
+func (d *Direct) Candles(ctx context.Context, q url.Values) (out List[offpeak.Candle], err error) {
+	err = d.Do(ctx, http.MethodGet, "/market/history?"+q.Encode(), "", nil, &out)
+	return out, err
 }

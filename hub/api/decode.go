@@ -25,10 +25,17 @@ const maxFaults = 20
 // guessed or changed on its way in. What is wrong comes back as one
 // *offpeak.FieldError a fault, with its path.
 func decode[T any](body []byte) (v T, err error) {
-	if err = json2.Unmarshal(body, &v, json2.RejectUnknownMembers(true)); err == nil {
-		return v, nil
+	if err = json2.Unmarshal(body, &v, json2.RejectUnknownMembers(true)); err != nil {
+		return v, faults(body, reflect.TypeFor[T](), err)
 	}
-	return v, faults(body, reflect.TypeFor[T](), err)
+	if bytes.Contains(body, []byte("null")) {
+		// Left out is no price; null may be a slip of whoever reckoned one, and must
+		// not be read as no limit.
+		w := &walker{}
+		w.walk("", body, reflect.TypeFor[T]())
+		err = errors.Join(w.errs...)
+	}
+	return v, err
 }
 
 // faults explains why body is not a T. It runs only for bodies that were
@@ -79,6 +86,10 @@ func (w *walker) walk(path string, raw json.RawMessage, t reflect.Type) {
 		return
 	}
 	null := string(bytes.TrimSpace(raw)) == "null"
+	if null && money(t) {
+		w.add(path, "null", "is an amount, never null: leave it out instead")
+		return
+	}
 	if t.Kind() == reflect.Pointer {
 		if !null {
 			w.walk(path, raw, t.Elem())
@@ -125,6 +136,14 @@ func (w *walker) walk(path string, raw json.RawMessage, t reflect.Type) {
 	default:
 		w.try(path, raw, t)
 	}
+}
+
+// money says that values of a type are prices or amounts.
+func money(t reflect.Type) bool {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t == typeOf[offpeak.Price]() || t == typeOf[offpeak.MicroCredits]()
 }
 
 func (w *walker) object(path string, raw json.RawMessage, null bool) (map[string]json.RawMessage, bool) {

@@ -26,6 +26,11 @@ func TestDecodeNamesEveryFault(t *testing.T) {
 		{"a unit that is none", `{` + good + `,"requirements":{"memory_bytes":"24GBB"}}`, map[string]string{"requirements.memory_bytes": "24GB"}},
 		{"negative size", `{` + good + `,"requirements":{"memory_bytes":-1}}`, map[string]string{"requirements.memory_bytes": "from 0"}},
 		{"size that is null", `{` + good + `,"requirements":{"memory_bytes":null}}`, map[string]string{"requirements.memory_bytes": "a size is"}},
+		{"price that is null", `{` + good + `,"requirements":{"max_price":null}}`, map[string]string{"requirements.max_price": "never null"}},
+		{"budget that is null", `{` + good + `,"limits":{"budget":null}}`, map[string]string{"limits.budget": "never null"}},
+		{"price that is text", `{` + good + `,"requirements":{"max_price":"0.40/h"}}`, map[string]string{"requirements.max_price": "whole number"}},
+		{"price with a fraction", `{` + good + `,"requirements":{"max_price":0.4}}`, map[string]string{"requirements.max_price": "whole number"}},
+		{"price without end", `{` + good + `,"requirements":{"max_price":1e400}}`, map[string]string{"requirements.max_price": "whole number"}},
 		{"negative duration", `{` + good + `,"limits":{"time":"-1h"}}`, map[string]string{"limits.time": "a duration is"}},
 		{"number for a duration", `{` + good + `,"limits":{"time":60}}`, map[string]string{"limits.time": "is a string"}},
 		{"fraction for a count", `{` + good + `,"requirements":{"cpu_milli":1.5}}`, map[string]string{"requirements.cpu_milli": "whole number"}},
@@ -67,7 +72,7 @@ func TestDecodeNamesEveryFault(t *testing.T) {
 
 func TestDecodeReadsWhatIsWellFormed(t *testing.T) {
 	s, err := decode[offpeak.Spec]([]byte(` {"task":{"driver":"wasm","command":["a.wasm"],"checkpoint":{"every":"2m"}},
-		"requirements":{"memory_bytes":"24GB","disk_bytes":7,"max_price":null},"retry":null,"labels":null} ` + "\n"))
+		"requirements":{"memory_bytes":"24GB","disk_bytes":7,"max_price":400000},"retry":null,"labels":null} ` + "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -157,15 +157,16 @@ func (a *api) listNodes(ctx context.Context, c *caller, in *nodesQuery) (wire.Li
 	return listOf(a.hub.Store().Nodes(ctx, account, in.store()))
 }
 
-type nodePath struct {
+// NodePath names a node.
+type NodePath struct {
 	Node offpeak.NodeID `path:"node" maxLength:"128"`
 }
 
-func (a *api) node(ctx context.Context, c *caller, in *nodePath) (offpeak.Node, error) {
+func (a *api) node(ctx context.Context, c *caller, in *NodePath) (offpeak.Node, error) {
 	return a.hub.Store().Node(ctx, c.account, in.Node)
 }
 
-func (a *api) setIntent(ctx context.Context, c *caller, in *nodePath) (offpeak.Node, error) {
+func (a *api) setIntent(ctx context.Context, c *caller, in *NodePath) (offpeak.Node, error) {
 	change, err := decode[wire.IntentChange](c.body)
 	if err != nil {
 		return offpeak.Node{}, err
@@ -173,7 +174,7 @@ func (a *api) setIntent(ctx context.Context, c *caller, in *nodePath) (offpeak.N
 	return a.hub.SetIntent(ctx, c.op, c.account, in.Node, change)
 }
 
-func (a *api) removeNode(ctx context.Context, c *caller, in *nodePath) error {
+func (a *api) removeNode(ctx context.Context, c *caller, in *NodePath) error {
 	return a.hub.RemoveNode(ctx, c.op, c.account, in.Node)
 }
 

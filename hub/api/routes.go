@@ -105,6 +105,15 @@ func (a *api) routes() []route {
 		{method: post, path: "/v1/nodes/{node}/intent", roles: owners(), mutates: true, limit: json, body: typeOf[wire.IntentChange](), summary: "Order a node open, draining or closed", mount: answers((*api).setIntent)},
 		{method: del, path: "/v1/nodes/{node}", roles: owners(), mutates: true, summary: "Forget a node", mount: does((*api).removeNode)},
 
+		{method: get, path: "/v1/nodes/{node}/ask", roles: people(), summary: "What a node asks now, and by which plan", mount: answers((*api).nodeAsk)},
+		{method: put, path: "/v1/nodes/{node}/ask", roles: owners(), mutates: true, limit: json, body: typeOf[wire.AskPlan](), summary: "Set what is asked for a node", mount: answers((*api).setNodeAsk)},
+		{method: del, path: "/v1/nodes/{node}/ask", roles: owners(), mutates: true, summary: "Take a node's own plan back: it goes by its account's, or costs nothing", mount: answers((*api).clearNodeAsk)},
+		{method: get, path: "/v1/nodes/{node}/ask/history", roles: people(), summary: "What a node asked, newest first", mount: answers((*api).askHistory)},
+		{method: post, path: "/v1/nodes/{node}/ask/suggest", roles: owners(), limit: json, body: typeOf[wire.SuggestRequest](), summary: "Propose an ask and show its sum", mount: answers((*api).suggestAsk)},
+		{method: get, path: "/v1/market", roles: people(), summary: "The order book by class of device", mount: answers((*api).market)},
+		{method: get, path: "/v1/market/history", roles: people(), summary: "What was paid, by segment and time", mount: answers((*api).candles)},
+		{method: post, path: "/v1/quote", roles: people(), limit: json, body: typeOf[wire.QuoteRequest](), summary: "What a job would cost now, and what would be cheaper", mount: answers((*api).quote)},
+
 		{method: post, path: "/v1/tokens", roles: granters(), mutates: true, limit: json, body: typeOf[wire.NewToken](), status: http.StatusCreated, summary: "Make a token; its secret is shown once", mount: answers((*api).createToken)},
 		{method: get, path: "/v1/tokens", roles: people(), summary: "List tokens, without their secrets", mount: answers((*api).listTokens)},
 		{method: del, path: "/v1/tokens/{token}", roles: granters(), mutates: true, summary: "End a token at once", mount: does((*api).revokeToken)},
@@ -114,6 +123,9 @@ func (a *api) routes() []route {
 		{method: post, path: "/v1/accounts/{account}/members", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewMember](), status: http.StatusCreated, summary: "Add a member; their token is shown once", mount: answers((*api).invite)},
 		{method: get, path: "/v1/accounts/{account}/members", roles: people(), summary: "List an account's members", mount: answers((*api).members)},
 		{method: del, path: "/v1/accounts/{account}/members/{member}", roles: admins(), mutates: true, summary: "Remove a member and revoke their tokens", mount: does((*api).removeMember)},
+		{method: get, path: "/v1/accounts/{account}/ask", roles: people(), summary: "What is asked for an account's nodes that have no plan of their own", mount: answers((*api).accountAsk)},
+		{method: put, path: "/v1/accounts/{account}/ask", roles: owners(), mutates: true, limit: json, body: typeOf[wire.AskPlan](), summary: "Set what is asked for an account's nodes that have no plan of their own", mount: answers((*api).setAccountAsk)},
+		{method: del, path: "/v1/accounts/{account}/ask", roles: owners(), mutates: true, summary: "Take an account's plan back", mount: answers((*api).clearAccountAsk)},
 
 		{method: post, path: "/v1/node/enrol", roles: []offpeak.Role{offpeak.RoleJoin}, limit: json, body: typeOf[wire.Enrol](), status: http.StatusCreated, summary: "Turn a join token into a node", mount: answers((*api).enrol)},
 		{method: post, path: "/v1/node/challenge", signed: true, summary: "Something to sign", mount: answers((*api).challenge)},

@@ -2,7 +2,9 @@ package trade
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"offpeak"
@@ -38,7 +40,7 @@ func read(in wire.AskPlan) (p plan, err error) {
 	for i, text := range in.Windows {
 		w, err := market.ParseWindow(text)
 		if err != nil {
-			return p, fmt.Errorf("windows[%d]: %w", i, err)
+			return p, at(fmt.Sprintf("windows[%d]", i), err)
 		}
 		p.Windows = append(p.Windows, w)
 	}
@@ -72,7 +74,22 @@ func prices(field string, in *wire.Prices) (offpeak.Ask, error) {
 	if in.CPU != nil {
 		ask.CPU = *in.CPU
 	}
-	return ask, ask.Validate()
+	if err := ask.Validate(); err != nil {
+		wrong := new(offpeak.FieldError)
+		if errors.As(err, &wrong) {
+			wrong.Field = field + strings.TrimPrefix(wrong.Field, "ask")
+		}
+		return ask, err
+	}
+	return ask, nil
+}
+
+// at says in which field a value is wrong.
+func at(field string, err error) error {
+	if v, ok := errors.AsType[*offpeak.ValueError](err); ok {
+		return &offpeak.FieldError{Field: field, Value: v.Value, Rule: v.Rule}
+	}
+	return err
 }
 
 // zone finds a time zone by its name; "" is UTC.

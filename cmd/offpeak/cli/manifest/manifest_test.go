@@ -24,7 +24,7 @@ requirements:
   memory_bytes: 4GB
   disk_bytes: 1000000
   gpus: [{vram_bytes: 8GiB, vendor: nvidia}, {vram_bytes: 24GB}]
-  max_price: 0.40
+  max_price: 0.40/h
 retry: {user: 1, node: 2, interruption: 3}
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -14,6 +14,7 @@ import (
 	"offpeak/cmd/offpeak/cli/remote"
 	"offpeak/cmd/offpeak/cli/render"
 	"offpeak/cmd/offpeak/cli/world"
+	"offpeak/market"
 	"offpeak/wire"
 )
 
@@ -68,9 +69,18 @@ func (c *client) listNodes(ctx context.Context) error {
 		for _, n := range nodes.Items {
 			t.Row(string(n.ID), n.Name, nodeState(n), used(render.Cores(n.Reserved.CPU), render.Cores(n.Capacity.CPU)),
 				used(render.About(n.Reserved.Memory), render.About(n.Capacity.Memory)),
-				used(fmt.Sprint(len(n.Reserved.Devices)), fmt.Sprint(len(n.Inventory.Devices))), n.Ask.String(), render.Ago(now, n.LastHeard))
+				used(fmt.Sprint(len(n.Reserved.Devices)), fmt.Sprint(len(n.Inventory.Devices))), askText(n.Ask), render.Ago(now, n.LastHeard))
 		}
 	})
+}
+
+// askText prints what a node asks: the same for both uses once, none where it is
+// offered to nobody.
+func askText(a *offpeak.Ask) string {
+	if a == nil {
+		return "none"
+	}
+	return market.FormatAsk(*a)
 }
 
 func used(taken, of string) string { return taken + " of " + of }
@@ -128,7 +138,7 @@ func showNode(t *render.Table, n offpeak.Node, now time.Time) {
 		{"Heard", render.Ago(now, n.LastHeard)}, {"Timeout", time.Duration(n.Timeout).Round(time.Second).String()}, {"Enrolled", render.Stamp(&n.EnrolledAt)},
 		{"Host", inv.Hostname}, {"System", inv.OS + "/" + inv.Arch}, {"Processor", inv.CPUModel},
 		{"Cores", used(render.Cores(n.Reserved.CPU), render.Cores(n.Capacity.CPU))}, {"Memory", used(render.About(n.Reserved.Memory), render.About(n.Capacity.Memory))},
-		{"Disk", used(render.About(n.Reserved.Disk), render.About(n.Capacity.Disk))}, {"Ask", n.Ask.String()}, {"Region", inv.Region},
+		{"Disk", used(render.About(n.Reserved.Disk), render.About(n.Capacity.Disk))}, {"Ask", askText(n.Ask)}, {"Region", inv.Region},
 		{"Labels", strings.Join(render.Pairs(inv.Labels), ", ")}, {"Drivers", strings.Join(inv.Drivers, ", ")},
 		{"Fences", strings.Join(inv.Fences, ", ")}, {"Agent", inv.Version},
 	} {

@@ -41,7 +41,7 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 ` + transfer.InputHelp,
 		Example: `  offpeak run -- echo hello
   offpeak run --input . --output model.json -- python3 train.py
-  offpeak run --vram 24GB --max-price 0.40 --input . -- python3 train.py --epochs 20
+  offpeak run --vram 24GB --max-price 0.40/h --input . -- python3 train.py --epochs 20
   offpeak run digits.wasm`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := s.submit(cmd.Context(), c, args)
