@@ -201,7 +201,7 @@ func TestFitDevices(t *testing.T) {
 
 func TestReasonLasting(t *testing.T) {
 	lasting := []FitCode{FitDriver, FitOS, FitArch, FitLabel, FitTrust, FitStranger, FitPrice, FitVRAM, FitGPU, FitCPU, FitMemory, FitDisk}
-	passing := []FitCode{FitOK, FitOffline, FitDraining, FitClosed, FitInUse, FitBusyGPU, FitBusyCPU, FitBusyMemory, FitBusyDisk, FitFence}
+	passing := []FitCode{FitOK, FitOffline, FitDraining, FitClosed, FitInUse, FitNoAsk, FitKept, FitBusyGPU, FitBusyCPU, FitBusyMemory, FitBusyDisk, FitFence}
 	all := slices.Concat(lasting, passing)
 	var got []string
 	for _, c := range all {
