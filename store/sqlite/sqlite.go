@@ -42,6 +42,8 @@ type Options struct {
 	Rand *rand.Rand
 	// Log receives what an operator should know. Default: nothing.
 	Log *slog.Logger
+	// Money is how work is paid.
+	Money sqlstore.Money
 }
 
 // Store is a store.Store in one file.
@@ -86,7 +88,7 @@ func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
 	d.lock = lock
-	return &Store{Store: sqlstore.New(d, sqlstore.Config{Rand: opts.Rand}), db: d}, nil
+	return &Store{Store: sqlstore.New(d, sqlstore.Config{Rand: opts.Rand, Money: opts.Money}), db: d}, nil
 }
 
 // Stats implements store.Counted.
