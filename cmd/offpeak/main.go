@@ -4,6 +4,8 @@ package main
 import (
 	"context"
 	"os"
+	// Owners name time zones, and not every system knows them.
+	_ "time/tzdata"
 
 	"offpeak/agent/driver/wasm"
 	"offpeak/agent/supervisor"

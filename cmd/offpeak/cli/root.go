@@ -50,6 +50,7 @@ func New(env Env) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return world.Refuse(world.FlagError(err)) })
 	root.AddGroup(
 		&cobra.Group{ID: "jobs", Title: "Jobs:"},
+		&cobra.Group{ID: "market", Title: "Market and money:"},
 		&cobra.Group{ID: "grid", Title: "The grid and who you are there:"},
 		&cobra.Group{ID: "machines", Title: "Machines that make a grid:"},
 		&cobra.Group{ID: "operate", Title: "For operators:"},
@@ -66,6 +67,8 @@ func group(name string) string {
 	switch name {
 	case "run", "submit", "ps", "show", "logs", "wait", "explain", "outputs", "cancel", "retry":
 		return "jobs"
+	case "ask", "market", "quote":
+		return "market"
 	case "nodes", "events", "login", "context", "whoami", "token":
 		return "grid"
 	case "hub", "agent":

@@ -33,7 +33,9 @@ type Flags struct {
 	gpuVendor       string
 	gpuModel        string
 	os, arch, trust string
-	maxPrice        price
+	maxPrice        Price
+	steady          bool
+	budget          Credits
 	timeLimit       offpeak.Duration
 	prepareLimit    offpeak.Duration
 	checkpointEvery offpeak.Duration
@@ -45,18 +47,12 @@ type Flags struct {
 	priority        int
 }
 
-// Bind adds the flags to a command.
-func (s *Flags) Bind(cmd *cobra.Command) {
+// BindNeeds adds the flags that say what a job needs of a node, for commands that
+// have no job.
+func (s *Flags) BindNeeds(cmd *cobra.Command) {
 	f := cmd.Flags()
 	s.set = f
-	// What follows the job's command belongs to the job.
-	f.SetInterspersed(false)
-	f.StringVar(&s.name, "name", "", "`name` for people")
 	f.StringVar(&s.driver, "driver", "", "process or wasm (default wasm for a command that ends in .wasm, else process)")
-	f.StringArrayVar(&s.Inputs, "input", nil, "file or folder that lands in the job's folder; `path` . is the current folder without what .offpeakignore names (repeatable)")
-	f.StringArrayVar(&s.outputs, "output", nil, "file, folder or `pattern` in the job's folder to keep at the end (repeatable)")
-	f.StringArrayVar(&s.env, "env", nil, "environment variable `K=V`, or K to pass on one's own (repeatable)")
-	f.StringVar(&s.envFile, "env-file", "", "`file` with a K=V a line; --env wins over it")
 	f.Var(&s.cpu, "cpu", "`cores`, for example 2 or 0.5 (default 1)")
 	f.Var(&s.memory, "memory", "main memory, for example 4GB; also the job's limit (default 256MiB)")
 	f.Var(&s.disk, "disk", "room for the job's folder; also its limit (default 1GiB)")
@@ -68,8 +64,29 @@ func (s *Flags) Bind(cmd *cobra.Command) {
 	f.StringVar(&s.os, "os", "", "operating `system`: linux, windows or darwin")
 	f.StringVar(&s.arch, "arch", "", "`architecture`: amd64 or arm64")
 	f.StringArrayVar(&s.where, "where", nil, "label `k=v` that the node must have; region=… too (repeatable)")
-	f.Var(&s.maxPrice, "max-price", "most to pay in credits per hour, for example 0.40")
+	f.Var(&s.maxPrice, "max-price", "most to pay in credits per hour for the whole job, all its GPUs together, for example 0.40/h; it is also the job's bid where machines are scarce (default no limit, and no bid)")
+	f.BoolVar(&s.steady, "non-interruptible", false, "no higher bid displaces the job; it pays the operator's premium on top of the ask")
 	f.StringVar(&s.trust, "trust", "", "`floor` of trust in the node: any, validated or own (default any)")
+	for name, words := range map[string][]string{
+		"driver": {"process", "wasm"}, "trust": {"any", "validated", "own"},
+		"gpu-vendor": {"nvidia", "amd", "intel", "apple"}, "os": {"linux", "windows", "darwin"}, "arch": {"amd64", "arm64"},
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// Bind adds the flags to a command.
+func (s *Flags) Bind(cmd *cobra.Command) {
+	s.BindNeeds(cmd)
+	f := cmd.Flags()
+	// What follows the job's command belongs to the job.
+	f.SetInterspersed(false)
+	f.StringVar(&s.name, "name", "", "`name` for people")
+	f.StringArrayVar(&s.Inputs, "input", nil, "file or folder that lands in the job's folder; `path` . is the current folder without what .offpeakignore names (repeatable)")
+	f.StringArrayVar(&s.outputs, "output", nil, "file, folder or `pattern` in the job's folder to keep at the end (repeatable)")
+	f.StringArrayVar(&s.env, "env", nil, "environment variable `K=V`, or K to pass on one's own (repeatable)")
+	f.StringVar(&s.envFile, "env-file", "", "`file` with a K=V a line; --env wins over it")
+	f.Var(&s.budget, "budget", "most credits that all attempts of the job may cost together, for example 5.00; a job that has spent them is stopped with notice (default no limit but the balance)")
 	duration := func(v *offpeak.Duration, name, help string) { f.Var((*Duration)(v), name, help) }
 	duration(&s.timeLimit, "time-limit", "how long an attempt may run (default 24h)")
 	duration(&s.prepareLimit, "prepare-limit", "how long fetching inputs and restoring may take, and storing outputs at the end (default 15m)")
@@ -82,12 +99,6 @@ func (s *Flags) Bind(cmd *cobra.Command) {
 	f.Var(&s.log, "log-limit", "cap on each of stdout and stderr (default 64MiB)")
 	f.IntVar(&s.priority, "priority", 0, "`n` from -100 to 100; higher runs first (default 0)")
 	f.StringArrayVarP(&s.labels, "label", "l", nil, "label `k=v` to find the job again (repeatable)")
-	for name, words := range map[string][]string{
-		"driver": {"process", "wasm"}, "trust": {"any", "validated", "own"},
-		"gpu-vendor": {"nvidia", "amd", "intel", "apple"}, "os": {"linux", "windows", "darwin"}, "arch": {"amd64", "arm64"},
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
-	}
 }
 
 // Apply puts what the flags say over spec. command is the job's command, empty
@@ -118,6 +129,8 @@ func (s *Flags) Apply(spec offpeak.Spec, command []string, getenv func(string) s
 	over("arch", func() { r.Arch = s.arch })
 	over("trust", func() { r.Trust = offpeak.Trust(s.trust) })
 	over("max-price", func() { p := offpeak.Price(s.maxPrice); r.MaxPrice = &p })
+	over("non-interruptible", func() { r.NonInterruptible = s.steady })
+	over("budget", func() { m := offpeak.MicroCredits(s.budget); l.Budget = &m })
 	over("time-limit", func() { l.Time = s.timeLimit })
 	over("prepare-limit", func() { l.Prepare = s.prepareLimit })
 	over("reconnect-grace", func() { l.ReconnectGrace = s.reconnectGrace })

@@ -27,8 +27,9 @@ import (
 )
 
 // Read reads a job file: YAML (or JSON, which is YAML) in the words of
-// the API. Sizes may carry units, and a price written with a decimal point or
-// "/h" is credits per hour. Fields that do not exist are refused, each with its
+// the API. Sizes may carry units; a price with its unit is credits per hour, an
+// amount with a decimal point is credits, and whole numbers of either are
+// micro-credits, as the API prints them. Fields that do not exist are refused, each with its
 // path.
 func Read(path string, stdin io.Reader) (offpeak.Spec, error) {
 	var spec offpeak.Spec
@@ -87,11 +88,16 @@ func fill(n *yaml.Node, v reflect.Value, path string) error {
 		value := n.Value
 		return &offpeak.FieldError{Field: dashPath(path), Value: value, Rule: fmt.Sprintf("%s (line %d)", rule, n.Line)}
 	}
+	switch money := v.Addr().Interface().(type) {
+	case **offpeak.Price:
+		*money = new(offpeak.Price)
+		return fillPrice(n, *money, wrong)
+	case **offpeak.MicroCredits:
+		*money = new(offpeak.MicroCredits)
+		return fillAmount(n, *money, wrong)
+	}
 	if n.Tag == "!!null" {
 		return nil
-	}
-	if p, ok := v.Addr().Interface().(*offpeak.Price); ok {
-		return fillPrice(n, p, wrong)
 	}
 	_, isJSON := v.Addr().Interface().(json.Unmarshaler)
 	_, isText := v.Addr().Interface().(encoding.TextUnmarshaler)
@@ -174,10 +180,8 @@ func fillMap(n *yaml.Node, v reflect.Value, path string, wrong func(string) erro
 	return errors.Join(errs...)
 }
 
+// fillPrice reads a price. Null is none: who wants no limit leaves it out.
 func fillPrice(n *yaml.Node, p *offpeak.Price, wrong func(string) error) error {
-	if n.Kind != yaml.ScalarNode {
-		return wrong("is one value")
-	}
 	var err error
 	if n.Tag == "!!int" {
 		// A whole number is micro-credits, as the API prints it.
@@ -185,8 +189,22 @@ func fillPrice(n *yaml.Node, p *offpeak.Price, wrong func(string) error) error {
 	} else {
 		*p, err = offpeak.ParsePrice(n.Value)
 	}
-	if err != nil || *p < 0 || *p > offpeak.MaxPrice {
-		return wrong("is a price: credits per hour like 0.40/h, or a whole number of micro-credits")
+	if n.Kind != yaml.ScalarNode || err != nil || *p < 0 || *p > offpeak.MaxPrice {
+		return wrong("is a price with its unit: credits per hour like 0.40/h, or a whole number of micro-credits")
+	}
+	return nil
+}
+
+// fillAmount reads an amount, as fillPrice a price.
+func fillAmount(n *yaml.Node, m *offpeak.MicroCredits, wrong func(string) error) error {
+	var err error
+	if n.Tag == "!!int" {
+		err = json.Unmarshal([]byte(n.Value), m)
+	} else {
+		*m, err = offpeak.ParseCredits(n.Value)
+	}
+	if n.Kind != yaml.ScalarNode || err != nil || *m < 0 || *m > offpeak.MaxAmount {
+		return wrong("is an amount: credits with a point like 5.00, or a whole number of micro-credits")
 	}
 	return nil
 }

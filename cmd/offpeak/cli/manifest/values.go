@@ -1,6 +1,8 @@
 package manifest
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 
 	"offpeak"
@@ -42,20 +44,82 @@ func (s *sizes) Set(text string) error {
 func (s *sizes) String() string { return "" }
 func (s *sizes) Type() string   { return "size" }
 
-type price offpeak.Price
+// Price is the value of a flag that takes a price.
+type Price offpeak.Price
 
 // Set implements pflag.Value.
-func (p *price) Set(text string) error {
+func (p *Price) Set(text string) error {
 	v, err := offpeak.ParsePrice(text)
-	*p = price(v)
+	*p = Price(v)
 	return err
 }
 
 // String implements pflag.Value.
-func (p *price) String() string { return "" }
+func (p *Price) String() string {
+	if *p == 0 {
+		return ""
+	}
+	return offpeak.Price(*p).String()
+}
 
 // Type implements pflag.Value.
-func (p *price) Type() string { return "price" }
+func (p *Price) Type() string { return "price" }
+
+// Credits is the value of a flag that takes an amount.
+type Credits offpeak.MicroCredits
+
+// Set implements pflag.Value.
+func (c *Credits) Set(text string) error {
+	v, err := offpeak.ParseCredits(text)
+	*c = Credits(v)
+	return err
+}
+
+// String implements pflag.Value.
+func (c *Credits) String() string {
+	if *c == 0 {
+		return ""
+	}
+	return offpeak.MicroCredits(*c).String()
+}
+
+// Type implements pflag.Value.
+func (c *Credits) Type() string { return "credits" }
+
+// Percent is the value of a flag that takes a share; it counts basis points.
+type Percent int64
+
+// Set implements pflag.Value.
+func (p *Percent) Set(text string) error {
+	const whole = 1000 // ten times everything
+	num, unit := strings.CutSuffix(strings.TrimSpace(text), "%")
+	n, err := hundredths(num)
+	if err != nil || !unit || n > whole*100 {
+		return &offpeak.ValueError{Value: text, Rule: "is a share in per cent with at most two decimals, for example 5% or 2.5%, from 0% to 1000%"}
+	}
+	*p = Percent(n)
+	return nil
+}
+
+// hundredths reads a number with at most two decimals.
+func hundredths(s string) (int64, error) {
+	whole, frac, dotted := strings.Cut(s, ".")
+	if whole == "" || len(whole) > 4 || len(frac) > 2 || dotted && frac == "" {
+		return 0, strconv.ErrSyntax
+	}
+	n, err := strconv.ParseUint(whole+frac+"00"[len(frac):], 10, 32)
+	return int64(n), err
+}
+
+// String implements pflag.Value.
+func (p *Percent) String() string {
+	n := int64(*p)
+	s := fmt.Sprintf("%d.%02d", n/100, n%100)
+	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".") + "%"
+}
+
+// Type implements pflag.Value.
+func (p *Percent) Type() string { return "share" }
 
 // Duration is the value of a flag that takes a length of time.
 type Duration offpeak.Duration
