@@ -412,4 +412,3 @@ func pruneSegments(t *verb, _ int64, limit int) (int, error) {
 	}
 	return len(stale), nil
 }
-

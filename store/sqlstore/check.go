@@ -2,8 +2,10 @@ package sqlstore
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
+	"offpeak"
 	"offpeak/store"
 )
 
@@ -54,7 +56,8 @@ func invariants() []invariant {
 		{"I7", `SELECT id, 'keeps ' || kept || ' ms of ' || metered || ' metered' FROM leases WHERE kept > metered OR kept < 0`},
 		{"I7", `SELECT id, 'metered ' || metered || ' ms over its time limit' FROM leases WHERE metered > time_limit / 1000`},
 		{"I8", `SELECT d.lease, 'has device ' || d.device || ' that its node never listed' FROM lease_devices d LEFT JOIN node_devices n ON n.node = d.node AND n.device = d.device WHERE n.node IS NULL`},
-		{"I8", `SELECT p.lease, 'was metered at ' || p.price || ' in its first term, the lease was locked at ' || l.price FROM lease_terms p JOIN leases l ON l.id = p.lease WHERE p.n = 1 AND p.price <> l.price`},
+		{"I8", `SELECT p.lease, 'was metered at ' || p.price || ' in its last term, the lease is locked at ' || l.price FROM lease_terms p JOIN leases l ON l.id = p.lease
+			WHERE p.price <> l.price AND p.n = (SELECT max(n) FROM lease_terms o WHERE o.lease = p.lease)`},
 		{"I9", `SELECT o.id, 'has an outcome from ' || ((o.at - $1) / 1000000) || ' s in the future' FROM operations o WHERE o.at > $1 + 86400000000`},
 		{"I9", `SELECT CAST(e.cursor AS TEXT), 'is an event at or before the pruned cursor ' || m.value FROM events e JOIN meta m ON m.key = 'events_pruned' WHERE e.cursor <= CAST(m.value AS BIGINT)`},
 		{"I10", `SELECT id, 'is kept with ' || length(secret_hash) || ' bytes instead of a SHA-256' FROM tokens WHERE length(secret_hash) <> 32`},
@@ -89,8 +92,33 @@ func (s *Store) Check(ctx context.Context) ([]store.Violation, error) {
 				return nil, err
 			}
 		}
+		dear, err := t.checkLimits()
+		if err != nil {
+			return nil, err
+		}
 		money, err := t.checkMoney()
-		return append(out, money...), err
+		return append(append(out, dear...), money...), err
+	})
+}
+
+// checkLimits finds terms whose price is above their job's limit (I8).
+func (t *verb) checkLimits() (out []store.Violation, err error) {
+	return out, t.each(`SELECT p.lease, p.n, p.price, s.requirements FROM lease_terms p JOIN leases l ON l.id = p.lease JOIN jobs j ON j.id = l.job JOIN specs s ON s.hash = j.spec
+		WHERE p.price > 0 AND s.requirements LIKE '%"max_price"%'`, nil, func(rows Rows) error {
+		var lease, text string
+		var n int64
+		var price offpeak.Price
+		var r offpeak.Requirements
+		if err := rows.Scan(&lease, &n, &price, &text); err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			return fmt.Errorf("read the requirements of lease %s: %w", lease, err)
+		}
+		if r.MaxPrice != nil && price > *r.MaxPrice {
+			out = append(out, store.Violation{Invariant: "I8", Object: lease, Detail: fmt.Sprintf("has term %d at %s, its job's limit is %s", n, price, *r.MaxPrice)})
+		}
+		return nil
 	})
 }
 
