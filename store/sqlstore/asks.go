@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"offpeak"
 	"offpeak/store"
@@ -37,8 +38,8 @@ func (s *Store) SetPlan(ctx context.Context, op store.Op, account offpeak.Accoun
 	if node == "" {
 		object = string(account)
 	}
-	if len(plan) > maxPlan || len(plan) > 0 && !json.Valid(plan) {
-		return nil, &offpeak.FieldError{Field: "plan", Rule: "is JSON of at most 64 KiB"}
+	if len(plan) > maxPlan || len(plan) > 0 && !json.Valid(plan) || !utf8.Valid(plan) {
+		return nil, &offpeak.FieldError{Field: "plan", Rule: "is JSON of at most 64 KiB, in UTF-8"}
 	}
 	return write(ctx, s, "set what is asked for "+object, func(t *verb) ([]offpeak.NodeID, error) {
 		out, _, err := once(t, op, "ask.plan", object, func() ([]offpeak.NodeID, error) { return t.plan(account, node, plan) })
@@ -307,6 +308,16 @@ func (t *verb) addCandle(c *offpeak.Candle) error {
 	return t.must(`UPDATE candles SET opening = $7, highest = $8, lowest = $9, closing = $10, opened_at = $11, closed_at = $12, trades = $13, metered = $14 WHERE `+candleKey, candleRow(&joined)...)
 }
 
+// lower is what both engines' lower is: of ASCII.
+func lower(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, s)
+}
+
 // candleCursor is the key of the last candle of a page.
 type candleCursor struct {
 	offpeak.Segment
@@ -340,7 +351,7 @@ func (s *Store) Candles(ctx context.Context, f store.CandleFilter, page store.Pa
 		and(`vendor = ?`, f.Vendor)
 	}
 	if f.Model != "" {
-		and(`lower(model) LIKE ? ESCAPE '\'`, "%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(strings.ToLower(f.Model))+"%")
+		and(`lower(model) LIKE ? ESCAPE '\'`, "%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(lower(f.Model))+"%")
 	}
 	if f.VRAM != 0 {
 		and(`vram = ?`, int64(f.VRAM))
