@@ -232,23 +232,26 @@ func (s *Store) AskHistory(ctx context.Context, account offpeak.AccountID, id of
 			return nil, "", badCursor(page.Cursor)
 		}
 	}
-	var next string
+	last := before // is the revision of the last row of the page
 	list, err := read(ctx, s, "read what node "+string(id)+" asked", func(t *verb) (out []store.AskChange, err error) {
 		if _, err := t.node(account, id); err != nil {
 			return nil, err
 		}
-		return out, t.each(`SELECT revision, from_at, gpu, cpu FROM asks WHERE node = $1 AND revision < $2 ORDER BY revision DESC LIMIT $3`, []any{string(id), before, int64(limit)}, func(r Rows) error {
+		return out, t.each(`SELECT revision, from_at, gpu, cpu FROM asks WHERE node = $1 AND revision < $2 ORDER BY revision DESC LIMIT $3`, []any{string(id), before, int64(limit + 1)}, func(r Rows) error {
 			var revision, from int64
 			var gpu, cpu sql.NullInt64
 			err := r.Scan(&revision, &from, &gpu, &cpu)
 			out = append(out, store.AskChange{From: moment(from), Ask: askOf(gpu, cpu)})
 			if len(out) == limit {
-				next = strconv.FormatInt(revision, 10)
+				last = revision
 			}
 			return err
 		})
 	})
-	return list, next, err
+	if err != nil || len(list) <= limit {
+		return list, "", err
+	}
+	return list[:limit], strconv.FormatInt(last, 10), nil
 }
 
 func badCursor(cursor string) error {
@@ -404,22 +407,12 @@ func pruneCandles(r offpeak.Resolution) func(t *verb, before int64, limit int) (
 const mostSegments = 1024
 
 // pruneSegments removes the candles of segments beyond the bound, those that traded
-// longest ago.
+// longest ago; of one segment those of hours last, by which it is found.
 func pruneSegments(t *verb, _ int64, limit int) (int, error) {
-	var stale []offpeak.Segment
-	if err := t.each(`SELECT vendor, model, vram, region FROM candles WHERE resolution = 'hour' GROUP BY vendor, model, vram, region
-		ORDER BY max(closed_at) DESC, vendor, model, vram, region LIMIT $1 OFFSET $2`, []any{int64(limit), int64(mostSegments)}, func(r Rows) error {
-		var s offpeak.Segment
-		err := r.Scan(&s.Vendor, &s.Model, &s.VRAM, &s.Region)
-		stale = append(stale, s)
-		return err
-	}); err != nil {
-		return 0, err
-	}
-	for _, s := range stale {
-		if _, err := t.Exec(`DELETE FROM candles WHERE vendor = $1 AND model = $2 AND vram = $3 AND region = $4`, s.Vendor, s.Model, int64(s.VRAM), s.Region); err != nil {
-			return 0, err
-		}
-	}
-	return len(stale), nil
+	n, err := t.Exec(`DELETE FROM candles WHERE (vendor, model, vram, region, resolution, start_at) IN (
+		SELECT vendor, model, vram, region, resolution, start_at FROM candles WHERE (vendor, model, vram, region) IN (
+			SELECT vendor, model, vram, region FROM candles WHERE resolution = 'hour' GROUP BY vendor, model, vram, region
+			ORDER BY max(closed_at) DESC, vendor, model, vram, region LIMIT $1 OFFSET $2)
+		ORDER BY resolution DESC, start_at LIMIT $1)`, int64(limit), int64(mostSegments))
+	return int(n), err
 }
