@@ -281,7 +281,7 @@ func (s *Store) AddCandles(ctx context.Context, candles []offpeak.Candle) error 
 	// In one order, so that two hubs wait for each other and never in a ring.
 	candles = slices.Clone(candles)
 	slices.SortFunc(candles, func(a, b offpeak.Candle) int {
-		return cmp.Or(a.Segment.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
+		return cmp.Or(a.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
 	})
 	_, err := write(ctx, s, "add candles", func(t *verb) (struct{}, error) {
 		for i := range candles {

@@ -70,7 +70,9 @@ func plans(t *testing.T, g *grid) {
 	if d := g.due(late.ID); string(d.Plan) != `{"n":3}` || d.Node.Ask != nil || !d.Due.Equal(g.clock.Now()) {
 		t.Errorf("a node that enrols under a plan: %+v", d)
 	}
-	refusedClaim(t, g, g.ask(g.submit(spec()).ID, 1, late.ID), "on a node that asks nothing")
+	if err := refusedClaim(t, g, g.ask(g.submit(spec()).ID, 1, late.ID), "on a node that asks nothing"); !errors.Is(err, offpeak.ErrConflict) {
+		t.Errorf("refused with %v", err)
+	}
 	if d := g.due(a.ID); string(d.Plan) != `{"n":2}` || d.Node.Ask == nil {
 		t.Errorf("the node with a plan of its own: %+v", d)
 	}
@@ -306,11 +308,11 @@ func renewals(t *testing.T, g *grid) {
 	sp := spec()
 	sp.Requirements.MaxPrice = &limit
 	sp.Requirements.GPUs = []offpeak.GPURequest{{}, {}}
-	refusedClaim(t, g, func() store.Claim {
-		c := g.ask(g.submit(sp).ID, 1, n.ID, "GPU-0", "GPU-1")
-		c.Price = limit + 1
-		return c
-	}(), "above the job's limit")
+	dear := g.ask(g.submit(sp).ID, 1, n.ID, "GPU-0", "GPU-1")
+	dear.Price = limit + 1
+	if err := refusedClaim(t, g, dear, "above the job's limit"); !errors.Is(err, offpeak.ErrConflict) {
+		t.Errorf("refused with %v", err)
+	}
 	l := g.running(sp, n.ID, 2*hourly, "GPU-0", "GPU-1")
 	g.asks(n.ID, priceOf(2*hourly, 0))
 	ran, billed := g.hour(l, 0)
@@ -517,7 +519,7 @@ func candles(t *testing.T, g *grid) {
 	}
 	got := list(store.CandleFilter{}, 5)
 	if !slices.IsSortedFunc(got, func(a, b offpeak.Candle) int {
-		return cmp.Or(a.Segment.Compare(b.Segment), strings.Compare(string(a.Resolution), string(b.Resolution)), a.Start.Compare(b.Start))
+		return cmp.Or(a.Compare(b.Segment), strings.Compare(string(a.Resolution), string(b.Resolution)), a.Start.Compare(b.Start))
 	}) {
 		t.Errorf("out of order: %+v", got)
 	}
