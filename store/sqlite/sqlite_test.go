@@ -29,6 +29,6 @@ func open(t testing.TB, path string, opts sqlite.Options) *sqlite.Store {
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T, clock *storetest.Clock) store.Store {
-		return open(t, filepath.Join(t.TempDir(), "store.db"), sqlite.Options{Now: clock.Now})
+		return open(t, filepath.Join(t.TempDir(), "store.db"), sqlite.Options{Now: clock.Now, Price: storetest.Price})
 	})
 }
