@@ -85,9 +85,31 @@ func (f *Floor) set(ctx context.Context, op store.Op, account offpeak.AccountID,
 		if err != nil {
 			return nil, err
 		}
+		if err := f.explain(ctx, moved, due, node, in); err != nil {
+			return nil, err
+		}
 		out = append(out, moved...)
 	}
 	return out, nil
+}
+
+// explain adds to what nodes ask now whose plan that is, after in was set for a node
+// or, with node "", for an account.
+func (f *Floor) explain(ctx context.Context, moved []wire.NodeAsk, due []store.DueAsk, node offpeak.NodeID, in *wire.AskPlan) error {
+	for i := range moved {
+		switch {
+		case in == nil:
+			// The account's plan may hold now.
+			if err := f.whose(ctx, &moved[i], &due[i]); err != nil {
+				return err
+			}
+		case node != "":
+			moved[i].Plan, moved[i].Of = in, "node"
+		default:
+			moved[i].Plan, moved[i].Of = in, "account"
+		}
+	}
+	return nil
 }
 
 // Ask returns what a node asks now, and by which plan.

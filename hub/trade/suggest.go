@@ -2,7 +2,9 @@ package trade
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"offpeak"
@@ -52,7 +54,7 @@ func (f *Floor) Suggest(ctx context.Context, account offpeak.AccountID, node off
 	f.mu.Unlock()
 	s, err := market.Suggest(facts, f.cfg.Rules)
 	if err != nil {
-		return wire.Suggested{}, err
+		return wire.Suggested{}, asked(err)
 	}
 	out := wire.Suggested{Price: s.Price, Lines: make([]wire.SuggestedLine, len(s.Lines))}
 	for i, l := range s.Lines {
@@ -70,11 +72,23 @@ func (f *Floor) Suggest(ctx context.Context, account offpeak.AccountID, node off
 	return out, nil
 }
 
+// asked names what is out of bounds as the request does.
+func asked(err error) error {
+	if field, ok := errors.AsType[*offpeak.FieldError](err); ok {
+		return &offpeak.FieldError{Field: strings.TrimPrefix(field.Field, "facts."), Value: field.Value, Rule: field.Rule}
+	}
+	return err
+}
+
 // tariff reads the price of a kilowatt-hour: none, one, or 24.
 func tariff(kWh []offpeak.MicroCredits) (t market.Tariff, err error) {
 	switch len(kWh) {
 	case 0:
 	case 1:
+		// Once, and not for each hour, it is told to be out of bounds.
+		if kWh[0] < 0 || kWh[0] > offpeak.MicroCredits(offpeak.MaxPrice) {
+			return t, &offpeak.FieldError{Field: "kwh[0]", Value: kWh[0].String(), Rule: "is from 0.00 to " + offpeak.MicroCredits(offpeak.MaxPrice).String()}
+		}
 		t = market.Flat(kWh[0])
 	case len(t):
 		copy(t[:], kWh)

@@ -72,11 +72,10 @@ type Options struct {
 	Elapsed func() time.Duration
 	// Rand jitters the pauses between attempts. Default: randomly seeded.
 	Rand *rand.Rand
-	// Price is what a job pays where so much is asked. Default: the ask for as many
-	// devices as it takes.
-	Price func(ask offpeak.Ask, r *offpeak.Requirements) offpeak.Price
 	// Log receives what an operator should know. Default: nothing.
 	Log *slog.Logger
+	// Money is how work is paid.
+	Money sqlstore.Money
 	// Backup writes a copy of the store in src to a file. nil: there is none.
 	Backup func(ctx context.Context, src *Store, path string) error
 	// Unguarded has claims lock the job alone and drops the schema's CHECKs. Tests
@@ -114,7 +113,7 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 	if err := d.open(ctx); err != nil {
 		return nil, fmt.Errorf("open store in %s: %w", d.where(), err)
 	}
-	s := &Store{Store: sqlstore.New(d, sqlstore.Config{Hub: opts.Hub, Rand: opts.Rand, Price: opts.Price, Together: true, Unguarded: opts.Unguarded}), db: d}
+	s := &Store{Store: sqlstore.New(d, sqlstore.Config{Hub: opts.Hub, Rand: opts.Rand, Money: opts.Money, Together: true, Unguarded: opts.Unguarded}), db: d}
 	d.store = s
 	return s, nil
 }

@@ -40,11 +40,10 @@ type Options struct {
 	Now func() time.Time
 	// Rand jitters the pauses between attempts. Default: randomly seeded.
 	Rand *rand.Rand
-	// Price is what a job pays where so much is asked. Default: the ask for as many
-	// devices as it takes.
-	Price func(ask offpeak.Ask, r *offpeak.Requirements) offpeak.Price
 	// Log receives what an operator should know. Default: nothing.
 	Log *slog.Logger
+	// Money is how work is paid.
+	Money sqlstore.Money
 }
 
 // Store is a store.Store in one file.
@@ -89,7 +88,7 @@ func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
 	d.lock = lock
-	return &Store{Store: sqlstore.New(d, sqlstore.Config{Rand: opts.Rand, Price: opts.Price}), db: d}, nil
+	return &Store{Store: sqlstore.New(d, sqlstore.Config{Rand: opts.Rand, Money: opts.Money}), db: d}, nil
 }
 
 // Stats implements store.Counted.

@@ -106,6 +106,15 @@ type Rows interface {
 	Close() error
 }
 
+// Money is how an operator has work paid.
+type Money struct {
+	// Rules are the figures; the zero value is the default.
+	Rules ledger.Rules
+	// Price is what a job with some requirements pays where so much is asked. The
+	// default is the ask for as many devices as it takes.
+	Price func(ask offpeak.Ask, r *offpeak.Requirements) offpeak.Price
+}
+
 // Config is what a Store decides with.
 type Config struct {
 	// Hub is the hub that writes, which its events name.
@@ -115,11 +124,7 @@ type Config struct {
 	// Together has reports, submissions and reads of assignments that wait done
 	// together, for an engine that does not group them itself.
 	Together bool
-	// Rules are the operator's figures for money; the zero value is the default.
-	Rules ledger.Rules
-	// Price is what a job with some requirements pays where so much is asked. The
-	// default is the ask for as many devices as it takes.
-	Price func(ask offpeak.Ask, r *offpeak.Requirements) offpeak.Price
+	Money
 	// Unguarded has claims lock the job alone and write the node as they read it
 	// without. Tests only: it shows what the lock and the guard on the node prevent.
 	Unguarded bool

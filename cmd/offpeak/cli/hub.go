@@ -43,6 +43,7 @@ type hubOptions struct {
 	noLocalFile, tls, blobsMoved    bool
 	traceVerbs                      string
 	logging                         logging
+	market                          marketOptions
 }
 
 // drain is how long requests may take to finish once a hub is told to stop.
@@ -77,6 +78,9 @@ the file.`,
 			if err := o.validate(); err != nil {
 				return err
 			}
+			if err := o.market.read(); err != nil {
+				return err
+			}
 			if err := o.checkDB(env.Getenv); err != nil {
 				return err
 			}
@@ -105,6 +109,7 @@ the file.`,
 	f.StringVar(&o.traceVerbs, "trace-verbs", "", "`file` that says which of the store's verbs are under way; for tests that kill hubs")
 	_ = f.MarkHidden("trace-verbs")
 	f.BoolVar(&o.tls, "tls", false, "serve TLS on loopback too")
+	o.market.flags(f)
 	o.logging.flags(f)
 	return cmd
 }
@@ -134,6 +139,9 @@ func (o *hubOptions) validate() error {
 	}
 	if !(o.rate > 0) {
 		return badInput("--rate: %v: is more than 0", o.rate)
+	}
+	if err := o.market.validate(); err != nil {
+		return err
 	}
 	if _, _, err := net.SplitHostPort(o.listen); err != nil {
 		return badInput("--listen: %q: is host:port, for example 127.0.0.1:7070", o.listen)
@@ -300,6 +308,7 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 		Interval: o.heartbeat, Timeout: o.timeout, Offer: o.offer, Tick: o.tick,
 		Retention: store.Retention{Jobs: keep(o.keepJobs), Logs: keep(o.keepLogs), Events: keep(o.keepEvents), Operations: keep(o.keepOperations)},
 		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version, Blobs: o.blobsIn(s.blobs), BlobsAt: o.blobs,
+		Trade: o.market.trade(),
 	}, hub.Env{
 		ID: s.id, Store: s.store, Blobs: s.blobs.Store, Log: s.log, Now: s.now,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Random: crand.Reader,

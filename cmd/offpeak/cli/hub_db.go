@@ -28,7 +28,7 @@ type kept interface {
 // that hubs share.
 func (o *hubOptions) openStore(ctx context.Context, id offpeak.HubID, clock *steady.Clock, log *slog.Logger) (kept, error) {
 	if o.db != "" {
-		db, err := postgres.Open(ctx, o.db, postgres.Options{Hub: id, Elapsed: steady.Counter(), Log: log, Backup: moving.Backup})
+		db, err := postgres.Open(ctx, o.db, postgres.Options{Hub: id, Elapsed: steady.Counter(), Log: log, Money: o.market.money(), Backup: moving.Backup})
 		if err != nil {
 			return nil, databaseError("db", err)
 		}
@@ -37,7 +37,7 @@ func (o *hubOptions) openStore(ctx context.Context, id offpeak.HubID, clock *ste
 	if err := data.CheckFolder(o.data); err != nil {
 		return nil, world.Hint(err, "Restore the last backup into a new folder (`offpeak restore`), or, to begin anew, choose another folder with --data.")
 	}
-	db, err := sqlite.Open(ctx, filepath.Join(o.data, data.DatabaseFile), sqlite.Options{Log: log, Now: clock.Now})
+	db, err := sqlite.Open(ctx, filepath.Join(o.data, data.DatabaseFile), sqlite.Options{Log: log, Now: clock.Now, Money: o.market.money()})
 	if err != nil {
 		return nil, storeError(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"offpeak"
+	"offpeak/market"
 )
 
 func newEvents(env world.Env) *cobra.Command {
@@ -85,11 +86,47 @@ func (c *client) event(e offpeak.Event, lines func(any) error) error {
 			line += "  " + render.Safe(part)
 		}
 	}
-	if e.Job == "" && e.Node == "" && len(e.Data) > 2 {
+	if what := tradeText(e); what != "" {
+		line += "  " + render.Safe(what)
+	} else if e.Job == "" && e.Node == "" && len(e.Data) > 2 {
 		line += "  " + render.Safe(string(e.Data))
 	}
 	_, err := fmt.Fprintln(c.env.Stdout, line)
 	return err
+}
+
+// tradeText says what an event of the market means, "" for any other.
+func tradeText(e offpeak.Event) string {
+	var d struct {
+		Ask   *offpeak.Ask    `json:"ask"`
+		Plan  json.RawMessage `json:"plan"`
+		Term  int             `json:"term"`
+		Price *offpeak.Price  `json:"price"`
+		Job   offpeak.JobID   `json:"job"`
+	}
+	if len(e.Data) > 0 && json.Unmarshal(e.Data, &d) != nil {
+		return ""
+	}
+	switch {
+	case e.Type == "node.ask" && d.Ask == nil:
+		return "asks nothing of anybody: it is offered to nobody"
+	case e.Type == "node.ask":
+		return "asks " + market.FormatAsk(*d.Ask)
+	case e.Type == "ask.plan":
+		whose := "of the account "
+		if e.Node != "" {
+			whose = ""
+		}
+		if string(d.Plan) == "null" || len(d.Plan) == 0 {
+			return "plan " + whose + "taken back"
+		}
+		return "plan " + whose + "set"
+	case e.Type == "lease.renewed" && d.Price != nil:
+		return fmt.Sprintf("term %d at %s", d.Term, d.Price)
+	case e.Type == "lease.stopping" && e.Reason == offpeak.EndOutbid && d.Price != nil:
+		return "gives way to " + string(d.Job) + " at " + d.Price.String()
+	}
+	return ""
 }
 
 func attemptText(a offpeak.Attempt) string {

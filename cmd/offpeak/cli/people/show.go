@@ -94,6 +94,18 @@ func (v shown) table(t *render.Table, now time.Time, node func(offpeak.NodeID) s
 	field("Command", render.Argv(j.Spec.Task.Command))
 	field("Driver", j.Spec.Task.Driver)
 	field("Asks for", asks(r))
+	if most := j.Spec.Limits.Budget; most != nil {
+		field("Budget", most.String())
+	}
+	if n := len(v.Attempts); n > 0 && !v.Attempts[n-1].State.Terminal() {
+		l := v.Attempts[n-1]
+		if l.Price > 0 {
+			field("Price", l.Price.String())
+		}
+		if o := l.Outbid; o != nil {
+			field("Outbid", "gives way to "+string(o.Job)+", which pays "+o.Price.String())
+		}
+	}
 	field("Input", string(j.Spec.Task.Input))
 	field("Outputs", strings.Join(j.Spec.Task.Outputs, ", "))
 	field("Labels", strings.Join(render.Pairs(j.Spec.Labels), ", "))
@@ -155,6 +167,9 @@ func asks(r offpeak.Requirements) string {
 	parts = append(parts, render.Pairs(r.Where)...)
 	if r.MaxPrice != nil {
 		parts = append(parts, "at most "+r.MaxPrice.String())
+	}
+	if r.NonInterruptible {
+		parts = append(parts, "no higher bid displaces it")
 	}
 	return strings.Join(parts, ", ")
 }

@@ -111,12 +111,14 @@ type paid struct {
 	vram                  manifest.Size
 	plain, minute, hour   bool
 	since                 offpeak.Duration
+	from                  time.Time // what since means
 	limit                 int
 }
 
 // query is what the flags ask for.
 func (p *paid) query(now time.Time) (url.Values, error) {
-	q := url.Values{"resolution": {string(offpeak.Hours)}, "from": {now.Add(-p.since.Std()).UTC().Format(time.RFC3339)}}
+	p.from = now.Add(-p.since.Std())
+	q := url.Values{"resolution": {string(offpeak.Hours)}, "from": {p.from.UTC().Format(time.RFC3339)}}
 	if p.minute {
 		q.Set("resolution", string(offpeak.Minutes))
 	}
@@ -187,7 +189,7 @@ where it has none. Work that costs nothing leaves no trace.`,
 
 func (p *paid) show(t *render.Table, list wire.List[offpeak.Candle]) {
 	if len(list.Items) == 0 {
-		t.Line("Nothing was paid in the last " + render.Span(p.since.Std()) + " for what you ask about.")
+		t.Line("Nothing was paid since " + stamp(&p.from) + " for what you ask about.")
 		return
 	}
 	t.Row("BEGAN", "CLASS", "MEMORY", "REGION", "OPEN", "HIGH", "LOW", "CLOSE", "TRADES", "TIME")

@@ -3,6 +3,7 @@ package trading
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,9 +65,12 @@ The flags that say what a job needs are those of run. Nothing is reserved.`,
 
 func showQuote(t *render.Table, q offpeak.Quote, r offpeak.Requirements, now time.Time) {
 	long := hours(q.For)
+	dear := slices.ContainsFunc(q.Instead, func(a offpeak.Alternative) bool { return a.Kind == offpeak.HigherCeiling })
 	switch {
+	case q.Fits == 0 && dear && r.MaxPrice != nil:
+		t.Line("No offer fits: all that would do cost more than " + r.MaxPrice.String() + ".")
 	case q.Fits == 0 && q.Start == nil:
-		t.Line("No offer fits, and nobody knows when one will: " + limits(r))
+		t.Line("No offer fits, and nobody knows when one will: ask for less, or see what there is (offpeak market, offpeak nodes).")
 	case q.Fits == 0:
 		t.Line("No offer fits now: what would do is taken, free again by " + stamp(q.Start) + " at the latest.")
 	default:
@@ -94,14 +98,6 @@ func fit(n int) string {
 	return "fit"
 }
 
-// limits says what to look at where nothing fits.
-func limits(r offpeak.Requirements) string {
-	if r.MaxPrice != nil {
-		return "see what --max-price " + r.MaxPrice.String() + " leaves out (offpeak market), or ask for less."
-	}
-	return "ask for less, or see what there is (offpeak market, offpeak nodes)."
-}
-
 func instead(a offpeak.Alternative) string {
 	cost := a.Price.String() + ", " + a.Total.String() + " in all"
 	switch a.Kind {
@@ -110,7 +106,7 @@ func instead(a offpeak.Alternative) string {
 	case offpeak.AnotherHour:
 		return "from " + stamp(a.At) + ": " + cost
 	case offpeak.HigherCeiling:
-		return "with --max-price " + a.Price.String() + " or more: " + count(a.More, "offer") + " more, the cheapest at " + cost
+		return "with --max-price " + a.Price.String() + " or more: " + count(a.More, "further offer") + ", the cheapest at " + cost
 	}
 	return string(a.Kind) + ": " + cost
 }

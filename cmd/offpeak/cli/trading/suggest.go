@@ -87,7 +87,7 @@ func first(args []string) string {
 }
 
 func showSuggested(t *render.Table, s wire.Suggested, in wire.SuggestRequest, node string) {
-	if len(s.Lines) == 0 {
+	if s.Price == 0 {
 		t.Line("Nothing is known that an hour costs, and nothing was paid for such a machine: say what power costs with --kwh.")
 		return
 	}
