@@ -74,7 +74,7 @@ func (s Spec) Validate() error {
 	v.span("limits.keep_frozen", l.KeepFrozen, 0, Duration(7*24*time.Hour))
 	v.within("limits.log_bytes", int64(l.Log), 0, int64(64*GiB))
 	if l.Budget != nil {
-		v.within("limits.budget", int64(*l.Budget), 0, int64(MaxAmount))
+		v.within("limits.budget", int64(*l.Budget), 1, int64(MaxAmount))
 	}
 	v.within("limits.processes", int64(l.Processes), 1, maxProcesses)
 	if r := s.Retry; r != nil {

@@ -23,6 +23,8 @@ func goodSpec() Spec {
 	}.WithDefaults()
 }
 
+func amount(m MicroCredits) *MicroCredits { return &m }
+
 func TestValidateTakesGoodSpecs(t *testing.T) {
 	for name, s := range map[string]Spec{
 		"full":     goodSpec(),
@@ -119,6 +121,9 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"limits.time", func(s *Spec) { s.Limits.Time = Duration(time.Millisecond) }},
 		{"limits.time", func(s *Spec) { s.Limits.Time = MaxDuration + 1 }},
 		{"limits.prepare", func(s *Spec) { s.Limits.Prepare = -1 }},
+		{"limits.budget", func(s *Spec) { s.Limits.Budget = new(MicroCredits) }},
+		{"limits.budget", func(s *Spec) { s.Limits.Budget = amount(-1) }},
+		{"limits.budget", func(s *Spec) { s.Limits.Budget = amount(MaxAmount + 1) }},
 		{"limits.log_bytes", func(s *Spec) { s.Limits.Log = 65 * GiB }},
 		{"limits.log_bytes", func(s *Spec) { s.Limits.Log = -1 }},
 		{"limits.processes", func(s *Spec) { s.Limits.Processes = -1 }},

@@ -219,9 +219,18 @@ func (l Lease) Renew(r Rules, f Funds, now time.Time, metered offpeak.Millis, pr
 	return n, append(list, more...), v, nil
 }
 
-// Least returns what the shortest time worth running costs at a price.
-func Least(r Rules, price offpeak.Price) offpeak.MicroCredits {
-	return charge(price, millis(r.Least))
+// Least returns the least that Open holds at a price for an attempt with a time limit.
+func Least(r Rules, limit offpeak.Millis, price offpeak.Price) offpeak.MicroCredits {
+	_, enough := r.next(min(millis(r.Term+r.Lead), limit), 0, 0)
+	return charge(price, enough)
+}
+
+// next returns up to where a term is paid for next, of which at most so much can be
+// metered, and with how much of that it may go on.
+func (r Rules) next(most, used, paid offpeak.Millis) (want, enough offpeak.Millis) {
+	lead, interval := millis(r.Lead), millis(r.Interval)
+	want = min(most, ((used+lead)/interval+1)*interval)
+	return want, min(want, max(paid+millis(r.Least), used+lead+1))
 }
 
 // Finished says whether everything a lease may still run is paid for.
@@ -230,13 +239,11 @@ func (l Lease) Finished() bool { return l.Settled || l.closed()+l.last().Paid >=
 // cover holds what the term in force needs when used of it are metered.
 func (l Lease) cover(r Rules, f Funds, now time.Time, used offpeak.Millis) (Lease, []Transaction, Verdict) {
 	t := l.last()
-	lead, least, most := millis(r.Lead), millis(r.Least), l.longest(r, now, used)
+	lead, most := millis(r.Lead), l.longest(r, now, used)
 	var v Verdict
 	var list []Transaction
 	if t.Paid <= used+lead && t.Paid < most {
-		interval := millis(r.Interval)
-		want := min(most, ((used+lead)/interval+1)*interval)
-		enough := min(want, max(t.Paid+least, used+lead+1))
+		want, enough := r.next(most, used, t.Paid)
 		room, budget := f.room()
 		paid := min(want, affords(t.Price, l.free()+room))
 		if paid < enough {

@@ -81,7 +81,7 @@ type AskChange struct {
 // CandleFilter restricts a list of candles. Zero fields restrict nothing.
 type CandleFilter struct {
 	Resolution offpeak.Resolution
-	// Model is a part of the model's name, letter case ignored.
+	// Model is a part of the model's name, the case of ASCII letters ignored.
 	Vendor, Model string
 	VRAM          offpeak.Bytes
 	// Region is exact.

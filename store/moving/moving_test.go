@@ -127,6 +127,7 @@ line', 1, 2), (5, 'j5', 'acct_1', 'j5', 0, '%[1]s', 'b', 5, 'queued', NULL, '', 
 		`INSERT INTO job_labels VALUES ('k', 'v', 3), ('k', 'V', 5), ('K', 'v', 5)`,
 		`INSERT INTO nodes (id, account, name, key, liveness, intent, availability, inventory, claimed_cpu, claimed_memory, claimed_disk, proven_cpu, capacity_cpu, capacity_memory, capacity_disk, timeout, enrolled_at)
 			VALUES ('n1', 'acct_1', 'tower', X'', 'online', 'open', 'available', '{}', 1, 2, 3, NULL, 1, 2, 3, 4, 5), ('n2', 'acct_1', 'box', X'00FF', 'offline', 'closed', 'in_use', '{}', 1, 2, 3, 7, 1, 2, 3, 4, 5)`,
+		`UPDATE nodes SET ask_gpu = NULL, ask_cpu = NULL, ask_due = 5, ask_revision = 7 WHERE id = 'n2'`,
 		`INSERT INTO node_devices VALUES ('n1', 'GPU-0', 'nvidia', 'RTX', 24, 0)`,
 		// The same row twice: it has no key.
 		`INSERT INTO node_availability VALUES ('n1', 2, 'in_use', 'owner'), ('n1', 1, 'available', ''), ('n1', 2, 'in_use', 'owner')`,
@@ -135,6 +136,7 @@ line', 1, 2), (5, 'j5', 'acct_1', 'j5', 0, '%[1]s', 'b', 5, 'queued', NULL, '', 
 		`INSERT INTO candles VALUES ('nvidia', 'RTX', 24, 'eu', 'hour', 1, 2, 3, 4, 5, 6, 7, 8, 9), ('', '', 0, '', 'minute', 1, 2, 3, 4, 5, 6, 7, 8, 9)`,
 		`INSERT INTO leases (id, job, account, attempt, node, state, frozen, cpu, memory, disk, price, expires_at, grace, time_limit, offered_at, ended_at) VALUES
 			('l1', 'j3', 'acct_1', 1, 'n1', 'failed', 1, 1, 2, 3, 4, 5, 6, 7, 8, 9), ('l2', 'j3', 'acct_1', 2, 'n1', 'lost', 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)`,
+		`UPDATE leases SET term = 2, outbid_by = 'j5', outbid_price = 9 WHERE id = 'l2'`,
 		`INSERT INTO lease_devices VALUES ('l1', 'n1', 'GPU-0', 0)`,
 		`INSERT INTO lease_terms VALUES ('l1', 1, 400000, 1, 0, 0)`,
 		`INSERT INTO balances VALUES ('', 'deposits', -9223372036854775807), ('acct_1', 'available', 9223372036854775807), ('acct_1', 'held', 0)`,

@@ -9,6 +9,7 @@ import (
 	"offpeak/store"
 	"offpeak/store/moving"
 	"offpeak/store/postgres"
+	"offpeak/store/sqlstore"
 	"offpeak/store/storetest"
 )
 
@@ -36,6 +37,6 @@ func open(t testing.TB, url string, opts postgres.Options) *postgres.Store {
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T, clock *storetest.Clock) store.Store {
-		return open(t, pg.Database(t), postgres.Options{Now: clock.Now, Backup: moving.Backup})
+		return open(t, pg.Database(t), postgres.Options{Now: clock.Now, Money: sqlstore.Money{Price: storetest.Price}, Backup: moving.Backup})
 	})
 }

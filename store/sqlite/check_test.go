@@ -45,6 +45,9 @@ func TestCheckFindsPlantedViolations(t *testing.T) {
 		{"metered over the limit", "I7", "lease_done", `UPDATE leases SET time_limit = 1000 WHERE id = 'lease_done'`},
 		{"a device of another node", "I8", "lease_done", `INSERT INTO lease_devices VALUES ('lease_done', 'node_1', 'GPU-9', 0)`},
 		{"another price", "I8", "lease_done", `UPDATE lease_terms SET price = price + 1`},
+		{"a price above the bid", "I8", "lease_done", `UPDATE specs SET requirements = '{"max_price":6}'`},
+		{"a later price above the bid", "I8", "lease_done", `UPDATE leases SET price = 9 WHERE id = 'lease_done'; UPDATE specs SET requirements = '{"max_price":8}';
+			INSERT INTO lease_terms (lease, n, price, from_at, to_at, metered) SELECT lease, 2, 9, to_at, to_at, 0 FROM lease_terms WHERE lease = 'lease_done'`},
 		{"an outcome from the future", "I9", "op_1", `UPDATE operations SET at = at + 864000000000 WHERE id = 'op_1'`},
 		{"an event that was pruned", "I9", "1", `INSERT INTO meta VALUES ('events_pruned', '1')`},
 		{"a secret", "I10", "join", `UPDATE tokens SET secret_hash = X'00' WHERE id = 'join'`},

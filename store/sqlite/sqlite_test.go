@@ -7,6 +7,7 @@ import (
 
 	"offpeak/store"
 	"offpeak/store/sqlite"
+	"offpeak/store/sqlstore"
 	"offpeak/store/storetest"
 )
 
@@ -29,6 +30,6 @@ func open(t testing.TB, path string, opts sqlite.Options) *sqlite.Store {
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T, clock *storetest.Clock) store.Store {
-		return open(t, filepath.Join(t.TempDir(), "store.db"), sqlite.Options{Now: clock.Now})
+		return open(t, filepath.Join(t.TempDir(), "store.db"), sqlite.Options{Now: clock.Now, Money: sqlstore.Money{Price: storetest.Price}})
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"offpeak"
 	"offpeak/store"
@@ -37,8 +38,8 @@ func (s *Store) SetPlan(ctx context.Context, op store.Op, account offpeak.Accoun
 	if node == "" {
 		object = string(account)
 	}
-	if len(plan) > maxPlan || len(plan) > 0 && !json.Valid(plan) {
-		return nil, &offpeak.FieldError{Field: "plan", Rule: "is JSON of at most 64 KiB"}
+	if len(plan) > maxPlan || len(plan) > 0 && !json.Valid(plan) || !utf8.Valid(plan) {
+		return nil, &offpeak.FieldError{Field: "plan", Rule: "is JSON of at most 64 KiB, in UTF-8"}
 	}
 	return write(ctx, s, "set what is asked for "+object, func(t *verb) ([]offpeak.NodeID, error) {
 		out, _, err := once(t, op, "ask.plan", object, func() ([]offpeak.NodeID, error) { return t.plan(account, node, plan) })
@@ -231,23 +232,26 @@ func (s *Store) AskHistory(ctx context.Context, account offpeak.AccountID, id of
 			return nil, "", badCursor(page.Cursor)
 		}
 	}
-	var next string
+	last := before // is the revision of the last row of the page
 	list, err := read(ctx, s, "read what node "+string(id)+" asked", func(t *verb) (out []store.AskChange, err error) {
 		if _, err := t.node(account, id); err != nil {
 			return nil, err
 		}
-		return out, t.each(`SELECT revision, from_at, gpu, cpu FROM asks WHERE node = $1 AND revision < $2 ORDER BY revision DESC LIMIT $3`, []any{string(id), before, int64(limit)}, func(r Rows) error {
+		return out, t.each(`SELECT revision, from_at, gpu, cpu FROM asks WHERE node = $1 AND revision < $2 ORDER BY revision DESC LIMIT $3`, []any{string(id), before, int64(limit + 1)}, func(r Rows) error {
 			var revision, from int64
 			var gpu, cpu sql.NullInt64
 			err := r.Scan(&revision, &from, &gpu, &cpu)
 			out = append(out, store.AskChange{From: moment(from), Ask: askOf(gpu, cpu)})
 			if len(out) == limit {
-				next = strconv.FormatInt(revision, 10)
+				last = revision
 			}
 			return err
 		})
 	})
-	return list, next, err
+	if err != nil || len(list) <= limit {
+		return list, "", err
+	}
+	return list[:limit], strconv.FormatInt(last, 10), nil
 }
 
 func badCursor(cursor string) error {
@@ -277,7 +281,7 @@ func (s *Store) AddCandles(ctx context.Context, candles []offpeak.Candle) error 
 	// In one order, so that two hubs wait for each other and never in a ring.
 	candles = slices.Clone(candles)
 	slices.SortFunc(candles, func(a, b offpeak.Candle) int {
-		return cmp.Or(a.Segment.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
+		return cmp.Or(a.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
 	})
 	_, err := write(ctx, s, "add candles", func(t *verb) (struct{}, error) {
 		for i := range candles {
@@ -305,6 +309,16 @@ func (t *verb) addCandle(c *offpeak.Candle) error {
 	}
 	joined := have.Join(*c)
 	return t.must(`UPDATE candles SET opening = $7, highest = $8, lowest = $9, closing = $10, opened_at = $11, closed_at = $12, trades = $13, metered = $14 WHERE `+candleKey, candleRow(&joined)...)
+}
+
+// lower is what both engines' lower is: of ASCII.
+func lower(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, s)
 }
 
 // candleCursor is the key of the last candle of a page.
@@ -340,7 +354,7 @@ func (s *Store) Candles(ctx context.Context, f store.CandleFilter, page store.Pa
 		and(`vendor = ?`, f.Vendor)
 	}
 	if f.Model != "" {
-		and(`lower(model) LIKE ? ESCAPE '\'`, "%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(strings.ToLower(f.Model))+"%")
+		and(`lower(model) LIKE ? ESCAPE '\'`, "%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(lower(f.Model))+"%")
 	}
 	if f.VRAM != 0 {
 		and(`vram = ?`, int64(f.VRAM))
@@ -393,22 +407,12 @@ func pruneCandles(r offpeak.Resolution) func(t *verb, before int64, limit int) (
 const mostSegments = 1024
 
 // pruneSegments removes the candles of segments beyond the bound, those that traded
-// longest ago.
+// longest ago; of one segment those of hours last, by which it is found.
 func pruneSegments(t *verb, _ int64, limit int) (int, error) {
-	var stale []offpeak.Segment
-	if err := t.each(`SELECT vendor, model, vram, region FROM candles WHERE resolution = 'hour' GROUP BY vendor, model, vram, region
-		ORDER BY max(closed_at) DESC, vendor, model, vram, region LIMIT $1 OFFSET $2`, []any{int64(limit), int64(mostSegments)}, func(r Rows) error {
-		var s offpeak.Segment
-		err := r.Scan(&s.Vendor, &s.Model, &s.VRAM, &s.Region)
-		stale = append(stale, s)
-		return err
-	}); err != nil {
-		return 0, err
-	}
-	for _, s := range stale {
-		if _, err := t.Exec(`DELETE FROM candles WHERE vendor = $1 AND model = $2 AND vram = $3 AND region = $4`, s.Vendor, s.Model, int64(s.VRAM), s.Region); err != nil {
-			return 0, err
-		}
-	}
-	return len(stale), nil
+	n, err := t.Exec(`DELETE FROM candles WHERE (vendor, model, vram, region, resolution, start_at) IN (
+		SELECT vendor, model, vram, region, resolution, start_at FROM candles WHERE (vendor, model, vram, region) IN (
+			SELECT vendor, model, vram, region FROM candles WHERE resolution = 'hour' GROUP BY vendor, model, vram, region
+			ORDER BY max(closed_at) DESC, vendor, model, vram, region LIMIT $1 OFFSET $2)
+		ORDER BY resolution DESC, start_at LIMIT $1)`, int64(limit), int64(mostSegments))
+	return int(n), err
 }

@@ -108,8 +108,8 @@ func (t *verb) committed(job offpeak.JobID, but offpeak.LeaseID) (sum offpeak.Mi
 	return sum, err
 }
 
-// spent says that what a job with a budget has left does not cover the shortest time
-// worth running at the price of its last term.
+// spent says that what a job with a budget has left does not cover another attempt
+// at the price of its last term.
 func (s *Store) spent(t *verb, l *lease, j *job) (bool, error) {
 	if j.Spec.Limits.Budget == nil || l.money == nil {
 		return false, nil
@@ -119,7 +119,7 @@ func (s *Store) spent(t *verb, l *lease, j *job) (bool, error) {
 		return false, err
 	}
 	left := *j.Spec.Limits.Budget - before - l.money.charged
-	return left < ledger.Least(s.rules(j), l.Price), nil
+	return left < ledger.Least(s.rules(j), millis(l.limit), l.Price), nil
 }
 
 // rules are the operator's, with a lead that gives a job its notice and its node the
@@ -131,6 +131,8 @@ func (s *Store) rules(j *job) ledger.Rules {
 	return r
 }
 
+func millis(d time.Duration) offpeak.Millis { return offpeak.Millis(d.Milliseconds()) }
+
 // openMoney decides what a claim with a price holds, and changes nothing: posting what
 // it returns does.
 func (s *Store) openMoney(t *verb, l *lease, j *job, owner offpeak.AccountID) (*money, []ledger.Transaction, error) {
@@ -141,7 +143,7 @@ func (s *Store) openMoney(t *verb, l *lease, j *job, owner offpeak.AccountID) (*
 	if err != nil {
 		return nil, nil, err
 	}
-	m := ledger.Lease{ID: l.ID, Job: l.Job, Attempt: l.Attempt, Payer: l.Account, Owner: owner, Limit: offpeak.Millis(l.limit.Milliseconds())}
+	m := ledger.Lease{ID: l.ID, Job: l.Job, Attempt: l.Attempt, Payer: l.Account, Owner: owner, Limit: millis(l.limit)}
 	m, list, v, err := ledger.Open(m, s.rules(j), f, t.now, l.Price)
 	if err != nil {
 		return nil, nil, err
@@ -149,9 +151,10 @@ func (s *Store) openMoney(t *verb, l *lease, j *job, owner offpeak.AccountID) (*
 	return &money{Lease: m, due: v.Next}, list, nil
 }
 
-// money returns the ledger's side of a lease, nil for one without a price.
+// money returns the ledger's side of a lease, nil for one that was claimed without a
+// price. One that had a price may be renewed for nothing.
 func (t *verb) money(l *lease) (*money, error) {
-	if l.money != nil || l.Price == 0 {
+	if l.money != nil || l.Price == 0 && l.term <= 1 {
 		return l.money, nil
 	}
 	var text string
@@ -417,7 +420,8 @@ func (s *Store) bill(t *verb, l *lease) (out billed, err error) {
 		return out, err
 	}
 	stop := v.Stop
-	if v.Renew && stop == "" && l.State == offpeak.LeaseRunning {
+	// Who goes already does so at the old price: the lead covers the notice.
+	if v.Renew && stop == "" && l.Stop == "" && l.State == offpeak.LeaseRunning {
 		price, fits, err := s.renewal(t, l, j)
 		if err != nil {
 			return out, err
@@ -469,8 +473,8 @@ func (t *verb) renew(l *lease, next *ledger.Lease, price offpeak.Price) *store.R
 	out := &store.Renewal{Paid: *paid(l, &ended), Price: price}
 	t.closeTerm(l.ID, l.Metered)
 	t.later(nextTerm, string(l.ID), int64(len(next.Terms)), int64(price), micros(t.now))
-	t.later(repriceLease, int64(price), string(l.ID))
-	l.Price = price
+	t.later(repriceLease, int64(price), int64(len(next.Terms)), string(l.ID))
+	l.Price, l.term = price, len(next.Terms)
 	t.event(offpeak.Event{Type: "lease.renewed", Account: l.Account, Job: l.Job, Attempt: l.Attempt, Lease: l.ID, Node: l.Node, Data: data(struct {
 		Term  int           `json:"term"`
 		Price offpeak.Price `json:"price"`

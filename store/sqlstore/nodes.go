@@ -359,7 +359,10 @@ func (s *Store) RemoveNode(ctx context.Context, op store.Op, account offpeak.Acc
 			if _, err := t.Exec(`DELETE FROM tokens WHERE node = $1`, string(id)); err != nil {
 				return nil, err
 			}
-			if err := t.must(`UPDATE nodes SET removed_at = $1, intent = 'closed', liveness = 'offline', revision = revision + 1 WHERE id = $2 AND removed_at = 0`, micros(t.now), string(id)); err != nil {
+			if _, err := t.Exec(`DELETE FROM plans WHERE account = $1 AND node = $2`, string(n.Account), string(id)); err != nil {
+				return nil, err
+			}
+			if err := t.must(`UPDATE nodes SET removed_at = $1, ask_due = 0, intent = 'closed', liveness = 'offline', revision = revision + 1 WHERE id = $2 AND removed_at = 0`, micros(t.now), string(id)); err != nil {
 				return nil, err
 			}
 			t.event(offpeak.Event{Type: "node.removed", Account: n.Account, Node: id})

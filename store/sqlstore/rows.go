@@ -159,7 +159,9 @@ type lease struct {
 	acceptedSeq         int64
 	acceptedAt          time.Time
 	log                 logTail
-	// money is the ledger's side of a lease with a price, once it was read.
+	// term counts the prices that the lease has had.
+	term int
+	// money is the ledger's side of a lease that has had a price, once it was read.
 	money *money
 	// was is the state that the row says; changed that it is to be written, and
 	// extended that no more than a heartbeat's part of it is.
@@ -173,7 +175,7 @@ func (l *lease) now() *offpeak.Lease {
 	return &c
 }
 
-const leaseColumns = `id, job, account, attempt, rank, node, state, frozen, stop, cpu, memory, disk, devices, price, outbid_by, outbid_price, expires_at, grace, time_limit, metered, kept,
+const leaseColumns = `id, job, account, attempt, rank, node, state, frozen, stop, cpu, memory, disk, devices, price, term, outbid_by, outbid_price, expires_at, grace, time_limit, metered, kept,
 	incarnation, seq, outcome, accepted_incarnation, accepted_seq, reason, detail, exit_code, signal, output, restored, offered_at, accepted_at, started_at, ended_at`
 
 // scan reads the columns of a lease, and those that the query has after them.
@@ -182,7 +184,7 @@ func (l *lease) scan(rows Rows, more ...any) error {
 	var devices string
 	var outbid offpeak.Outbid
 	var expires, grace, limit, offered, accepted, started, ended int64
-	err := rows.Scan(append([]any{&l.ID, &l.Job, &l.Account, &l.Attempt, &l.Rank, &l.Node, &l.State, &l.Frozen, &l.Stop, &l.Resources.CPU, &l.Resources.Memory, &l.Resources.Disk, &devices, &l.Price, &outbid.Job, &outbid.Price, &expires, &grace, &limit, &l.Metered, &l.kept,
+	err := rows.Scan(append([]any{&l.ID, &l.Job, &l.Account, &l.Attempt, &l.Rank, &l.Node, &l.State, &l.Frozen, &l.Stop, &l.Resources.CPU, &l.Resources.Memory, &l.Resources.Disk, &devices, &l.Price, &l.term, &outbid.Job, &outbid.Price, &expires, &grace, &limit, &l.Metered, &l.kept,
 		&l.incarnation, &l.Seq, &l.outcome, &l.acceptedIncarnation, &l.acceptedSeq, &l.Reason, &l.Detail, &exit, &l.Signal, &l.Output, &l.Restored, &offered, &accepted, &started, &ended}, more...)...)
 	if err != nil {
 		return err

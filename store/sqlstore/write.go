@@ -109,7 +109,7 @@ func (k kind) statement() (query string, exact bool) {
 	case extendLease:
 		return `UPDATE leases SET frozen = $1, expires_at = $2, metered = $3, accepted_seq = $4 WHERE id = $5 AND attempt = $6 AND state = $7`, true
 	case repriceLease:
-		return `UPDATE leases SET price = $1 WHERE id = $2`, true
+		return `UPDATE leases SET price = $1, term = $2 WHERE id = $3`, true
 	case outbidLease:
 		return `UPDATE leases SET outbid_by = $1, outbid_price = $2 WHERE id = $3 AND outbid_by = ''`, true
 	case outbidJob:

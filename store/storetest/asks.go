@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"offpeak"
 	"offpeak/ledger"
@@ -69,7 +70,9 @@ func plans(t *testing.T, g *grid) {
 	if d := g.due(late.ID); string(d.Plan) != `{"n":3}` || d.Node.Ask != nil || !d.Due.Equal(g.clock.Now()) {
 		t.Errorf("a node that enrols under a plan: %+v", d)
 	}
-	refusedClaim(t, g, g.ask(g.submit(spec()).ID, 1, late.ID), "on a node that asks nothing")
+	if err := refusedClaim(t, g, g.ask(g.submit(spec()).ID, 1, late.ID), "on a node that asks nothing"); !errors.Is(err, offpeak.ErrConflict) {
+		t.Errorf("refused with %v", err)
+	}
 	if d := g.due(a.ID); string(d.Plan) != `{"n":2}` || d.Node.Ask == nil {
 		t.Errorf("the node with a plan of its own: %+v", d)
 	}
@@ -106,12 +109,45 @@ func plans(t *testing.T, g *grid) {
 	}{
 		"another account's node": {g.other(), a.ID, `{}`, offpeak.ErrNotFound},
 		"no such account":        {"acct_none", "", `{}`, offpeak.ErrNotFound},
+		"what is no UTF-8":       {g.account, a.ID, "\"\xff\"", offpeak.ErrInvalid},
 		"what is no JSON":        {g.account, a.ID, `{`, offpeak.ErrInvalid},
 		"a long plan":            {g.account, a.ID, `"` + strings.Repeat("x", 64<<10) + `"`, offpeak.ErrInvalid},
 	} {
 		if _, err := g.SetPlan(ctx, g.op(), refused.account, refused.node, json.RawMessage(refused.plan)); !errors.Is(err, refused.want) {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+	if d := g.due(a.ID); string(d.Plan) != `{"n":3}` {
+		t.Errorf("after plans that were refused: %+v", d)
+	}
+	// The account's is taken back: what is asked holds until somebody looks.
+	g.asks(a.ID, priceOf(1, 2))
+	if ids := g.setPlan(g.account, "", ""); !equal(ids, []offpeak.NodeID{a.ID, late.ID}) {
+		t.Errorf("without the account's plan: %v", ids)
+	}
+	if d := g.due(a.ID); len(d.Plan) != 0 || !d.Due.Equal(g.clock.Now()) || d.Node.Ask == nil || *d.Node.Ask != (offpeak.Ask{GPU: 1, CPU: 2}) {
+		t.Errorf("without any plan: %+v", d)
+	}
+	if d := g.due(b.ID); string(d.Plan) != `{}` {
+		t.Errorf("with a plan of its own alone: %+v", d)
+	}
+	// A node that is removed is due no more, and leaves no plan.
+	if _, err := g.RemoveNode(ctx, g.op(), g.account, b.ID); err != nil {
+		t.Fatal(err)
+	}
+	list, err = g.DueAsks(ctx, 10, b.ID, late.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var looked []offpeak.NodeID
+	for _, d := range list {
+		looked = append(looked, d.Node.ID)
+	}
+	if !equal(looked, []offpeak.NodeID{a.ID, late.ID, late.ID}) {
+		t.Errorf("due and named: %v", looked)
+	}
+	if _, err := g.Plan(ctx, "", b.ID); !errors.Is(err, offpeak.ErrNotFound) {
+		t.Errorf("the plan of a removed node: %v", err)
 	}
 }
 
@@ -154,6 +190,12 @@ func movedAsks(t *testing.T, g *grid) {
 	if list, err := g.DueAsks(ctx, 10); err != nil || len(list) != 1 || list[0].Node.ID != n.ID {
 		t.Errorf("due: %+v, %v", list, err)
 	}
+	// A plan that is set meanwhile is not overrun.
+	was := g.due(n.ID).Revision
+	g.setPlan(g.account, n.ID, `{}`)
+	if moved, err := g.MoveAsks(ctx, []store.AskMove{{Node: n.ID, Revision: was, Ask: priceOf(9, 9)}, {Node: "node_none", Ask: priceOf(1, 1)}}); err != nil || len(moved) != 0 {
+		t.Errorf("moved by who read another plan: %v, %v", moved, err)
+	}
 	first := *g.node(n.ID).Ask
 	g.asks(n.ID, &first) // nothing new
 	g.asks(n.ID, nil)
@@ -161,9 +203,9 @@ func movedAsks(t *testing.T, g *grid) {
 	want := []*offpeak.Ask{priceOf(5, 6), nil, &first, priceOf(0, 0)}
 	var got []*offpeak.Ask
 	for cursor := ""; ; {
-		page, next, err := g.AskHistory(ctx, g.account, n.ID, store.Page{Cursor: cursor, Limit: 3})
-		if err != nil {
-			t.Fatal(err)
+		page, next, err := g.AskHistory(ctx, g.account, n.ID, store.Page{Cursor: cursor, Limit: 2})
+		if err != nil || len(page) != 2 {
+			t.Fatal(page, err)
 		}
 		for _, c := range page {
 			got = append(got, c.Ask)
@@ -172,7 +214,7 @@ func movedAsks(t *testing.T, g *grid) {
 			break
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 	if _, _, err := g.AskHistory(ctx, g.other(), n.ID, store.Page{Limit: 1}); !errors.Is(err, offpeak.ErrNotFound) {
@@ -266,11 +308,11 @@ func renewals(t *testing.T, g *grid) {
 	sp := spec()
 	sp.Requirements.MaxPrice = &limit
 	sp.Requirements.GPUs = []offpeak.GPURequest{{}, {}}
-	refusedClaim(t, g, func() store.Claim {
-		c := g.ask(g.submit(sp).ID, 1, n.ID, "GPU-0", "GPU-1")
-		c.Price = limit + 1
-		return c
-	}(), "above the job's limit")
+	dear := g.ask(g.submit(sp).ID, 1, n.ID, "GPU-0", "GPU-1")
+	dear.Price = limit + 1
+	if err := refusedClaim(t, g, dear, "above the job's limit"); !errors.Is(err, offpeak.ErrConflict) {
+		t.Errorf("refused with %v", err)
+	}
 	l := g.running(sp, n.ID, 2*hourly, "GPU-0", "GPU-1")
 	g.asks(n.ID, priceOf(2*hourly, 0))
 	ran, billed := g.hour(l, 0)
@@ -323,6 +365,24 @@ func outbid(t *testing.T, g *grid) {
 	}
 	if l := out.Lease; l.Stop != offpeak.EndOutbid || l.Outbid == nil || *l.Outbid != to || out.Node != n.ID || out.Job.OutbidAt == nil {
 		t.Errorf("Outbid = %+v", out)
+	}
+	told := 0
+	ev, err := g.Events(ctx, g.account, 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range ev {
+		if e.Type == "lease.stopping" && e.Lease == c.ID && e.Reason == offpeak.EndOutbid && string(e.Data) == fmt.Sprintf(`{"job":%q,"price":7}`, to.Job) {
+			told++
+		}
+	}
+	if told != 1 {
+		t.Errorf("told %d times: %+v", told, ev)
+	}
+	for _, to := range []offpeak.Outbid{{Price: 1}, {Job: "job_other", Price: -1}, {Job: "job_other", Price: offpeak.MaxPrice + 1}} {
+		if _, err := g.Outbid(ctx, c.ID, to); !errors.Is(err, offpeak.ErrInvalid) {
+			t.Errorf("outbid by %+v: %v", to, err)
+		}
 	}
 	if l := g.lease(c.Job, c.ID); l.Outbid == nil || *l.Outbid != to {
 		t.Errorf("read again: %+v", l)
@@ -420,7 +480,7 @@ func candles(t *testing.T, g *grid) {
 	for i := range 6 {
 		all.Go(func() {
 			var add []offpeak.Candle
-			for _, s := range []offpeak.Segment{card("RTX 4090"), card("RTX_100%"), {}} {
+			for _, s := range []offpeak.Segment{card("RTX Ü 4090"), card("×2 RTX_100%"), {}} {
 				for hour := range 3 {
 					add = append(add, candle(s, offpeak.Hours, hour, offpeak.Price(1+(i*7+hour)%5)))
 				}
@@ -458,11 +518,16 @@ func candles(t *testing.T, g *grid) {
 		}
 	}
 	got := list(store.CandleFilter{}, 5)
+	if !slices.IsSortedFunc(got, func(a, b offpeak.Candle) int {
+		return cmp.Or(a.Compare(b.Segment), strings.Compare(string(a.Resolution), string(b.Resolution)), a.Start.Compare(b.Start))
+	}) {
+		t.Errorf("out of order: %+v", got)
+	}
 	if len(got) != len(want) {
 		t.Errorf("%d candles, want %d", len(got), len(want))
 	}
 	for _, c := range got {
-		if diff := cmp.Diff(want[fmt.Sprint(c.Segment, c.Resolution, c.Start.Unix())], c); diff != "" {
+		if diff := gocmp.Diff(want[fmt.Sprint(c.Segment, c.Resolution, c.Start.Unix())], c); diff != "" {
 			t.Error(diff)
 		}
 	}
@@ -476,6 +541,9 @@ func candles(t *testing.T, g *grid) {
 		{store.CandleFilter{Model: "rtx"}, 8},
 		{store.CandleFilter{Model: "%"}, 4},
 		{store.CandleFilter{Model: "x_1"}, 4},
+		{store.CandleFilter{Model: "×2 rTx"}, 4},
+		{store.CandleFilter{Model: "Ü 4"}, 4},
+		{store.CandleFilter{Vendor: "amd"}, 0},
 		{store.CandleFilter{Plain: true}, 4},
 		{store.CandleFilter{Vendor: "nvidia", VRAM: offpeak.GiB, Region: "eu"}, 8},
 		{store.CandleFilter{Region: "us"}, 0},
@@ -496,7 +564,7 @@ func candles(t *testing.T, g *grid) {
 		t.Errorf("after pruning: %d minutes, %d hours", len(minutes), len(hours))
 	}
 	// However many regions owners name, those that traded last stay.
-	var many []offpeak.Candle
+	many := []offpeak.Candle{candle(offpeak.Segment{Region: "r0003"}, offpeak.Minutes, 2, 1)}
 	for i := range 1030 {
 		c := candle(offpeak.Segment{Region: fmt.Sprintf("r%04d", i)}, offpeak.Hours, 2, 1)
 		c.ClosedAt = c.ClosedAt.Add(time.Duration(i) * time.Second)
@@ -505,8 +573,12 @@ func candles(t *testing.T, g *grid) {
 	if err := g.AddCandles(ctx, many); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Prune(ctx, store.Retention{Hours: 24 * time.Hour}, 100); err != nil {
-		t.Fatal(err)
+	// They are nine too many with the three that were there, of which each has one hour
+	// more, and with a minute of one.
+	for _, n := range []int{4, 4, 4, 1, 0} {
+		if removed, err := g.Prune(ctx, store.Retention{Hours: 24 * time.Hour}, 4); err != nil || removed != n {
+			t.Errorf("removed %d, want %d: %v", removed, n, err)
+		}
 	}
 	if gone, stays := list(store.CandleFilter{Region: "r0003"}, 1), list(store.CandleFilter{Region: "r1029"}, 1); len(gone) != 0 || len(stays) != 1 {
 		t.Errorf("of too many segments: %v, %v", gone, stays)

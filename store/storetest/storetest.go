@@ -16,8 +16,18 @@ import (
 	"offpeak/store"
 )
 
-// Open makes an empty store whose time is the clock's. It is closed by the
-// test's cleanup.
+// Price is what jobs pay in the stores that the suite is asked of: a tenth more than
+// is asked where no bid may displace them.
+func Price(ask offpeak.Ask, r *offpeak.Requirements) offpeak.Price {
+	price := ask.For(*r)
+	if r.NonInterruptible {
+		price += price / 10
+	}
+	return price
+}
+
+// Open makes an empty store whose time is the clock's and whose prices are Price's.
+// It is closed by the test's cleanup.
 type Open func(t *testing.T, clock *Clock) store.Store
 
 // Run asserts the contract.
@@ -75,8 +85,12 @@ func Run(t *testing.T, open Open) {
 		{"Plans", plans},
 		{"MovedAsks", movedAsks},
 		{"Renewals", renewals},
+		{"RenewedForNothing", renewedForNothing},
+		{"RenewedWithPremium", renewedWithPremium},
+		{"RenewedNotWhenGoing", renewedNotWhenGoing},
 		{"Outbid", outbid},
 		{"Budget", budget},
+		{"BudgetForNotice", budgetForNotice},
 		{"Candles", candles},
 		{"Hubs", hubs},
 		{"Backup", backup},

@@ -246,6 +246,8 @@ CREATE TABLE leases (
     -- The devices as a JSON list, for reading; lease_devices holds them.
     devices              TEXT COLLATE "C" NOT NULL DEFAULT '',
     price                BIGINT NOT NULL CHECK (price >= 0),
+    -- Which of the lease's terms the price is of.
+    term                 BIGINT NOT NULL DEFAULT 1,
     -- To which job it gives way, and what that pays.
     outbid_by            TEXT COLLATE "C" NOT NULL DEFAULT '',
     outbid_price         BIGINT NOT NULL DEFAULT 0,

@@ -240,6 +240,8 @@ CREATE TABLE leases (
     -- The devices as a JSON list, for reading; lease_devices holds them.
     devices              TEXT NOT NULL DEFAULT '',
     price                INTEGER NOT NULL CHECK (price >= 0),
+    -- Which of the lease's terms the price is of.
+    term                 INTEGER NOT NULL DEFAULT 1,
     -- To which job it gives way, and what that pays.
     outbid_by            TEXT NOT NULL DEFAULT '',
     outbid_price         INTEGER NOT NULL DEFAULT 0,

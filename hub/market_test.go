@@ -1,0 +1,291 @@
+package hub_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"offpeak"
+	"offpeak/hub"
+	"offpeak/ledger"
+	"offpeak/store"
+	"offpeak/wire"
+)
+
+// guest makes an account that owns no node, with money.
+func (g *grid) guest(name string) offpeak.AccountID {
+	g.t.Helper()
+	a, err := g.hub.Access().CreateAccount(g.t.Context(), g.op(), wire.NewAccount{Name: name})
+	must(g.t, err)
+	d, err := ledger.Deposit(ledger.Movement{External: name, Account: a.ID, Amount: 1000 * offpeak.Credit}, time.Now())
+	must(g.t, err)
+	must(g.t, g.store.Post(g.t.Context(), offpeak.Actor{}, []ledger.Transaction{d}))
+	return a.ID
+}
+
+// bids submits a job of an account with the most that it pays.
+func (g *grid) bids(account offpeak.AccountID, most offpeak.Price, change func(*offpeak.Spec)) offpeak.JobID {
+	g.t.Helper()
+	time.Sleep(time.Millisecond) // jobs of one instant have no order
+	sp := small()
+	sp.Requirements.MaxPrice = &most
+	if change != nil {
+		change(&sp)
+	}
+	op := g.op()
+	op.Actor = offpeak.Actor{Account: account, Role: offpeak.RoleSubmitter}
+	j, err := g.hub.Submit(g.t.Context(), op, account, sp)
+	must(g.t, err)
+	return j.ID
+}
+
+// asks sets what is asked for a node.
+func (g *grid) asks(node offpeak.NodeID, price offpeak.Price, change func(*wire.AskPlan)) wire.NodeAsk {
+	g.t.Helper()
+	p := wire.AskPlan{Ask: &wire.Prices{GPU: &price}}
+	if change != nil {
+		change(&p)
+	}
+	a, err := g.hub.Trade().SetAsk(g.t.Context(), g.op(), g.account, node, p)
+	must(g.t, err)
+	return a
+}
+
+func (g *grid) price(job offpeak.JobID) offpeak.Price {
+	g.t.Helper()
+	list, err := g.store.Attempts(g.t.Context(), "", job)
+	must(g.t, err)
+	if len(list) == 0 {
+		g.t.Fatalf("job %s was never placed", job)
+	}
+	return list[len(list)-1].Price
+}
+
+// works takes what a node is offered and runs it.
+func (a *agent) works() wire.Desired {
+	a.g.t.Helper()
+	d := a.offered()
+	a.accept(d)
+	a.run(d)
+	return d
+}
+
+const cent = offpeak.Price(offpeak.Credit / 100)
+
+func TestCheapestNodeThatFitsIsTaken(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		dear, cheap, middle := g.join("dear"), g.join("cheap"), g.join("middle")
+		g.asks(dear.id, 30*cent, nil)
+		g.asks(cheap.id, 10*cent, nil)
+		g.asks(middle.id, 20*cent, nil)
+		guest := g.guest("guest")
+		q, err := g.hub.Trade().Quote(t.Context(), guest, wire.QuoteRequest{For: offpeak.Duration(2 * time.Hour)})
+		must(t, err)
+		if q.Fits != 3 || q.Offers[0].Node != cheap.id || q.Offers[0].Total != offpeak.MicroCredits(20*cent) || q.Offers[2].Price != 30*cent {
+			t.Errorf("quoted %+v", q)
+		}
+		first, second, third := g.bids(guest, 20*cent, nil), g.bids(guest, 20*cent, nil), g.bids(guest, 20*cent, nil)
+		if d := cheap.works(); d.Job != first || g.price(first) != 10*cent {
+			t.Errorf("the cheapest node was offered %s at %s", d.Job, g.price(first))
+		}
+		if d := middle.works(); d.Job != second || g.price(second) != 20*cent {
+			t.Errorf("the next was offered %s at %s", d.Job, g.price(second))
+		}
+		e, err := g.hub.Explain(t.Context(), guest, third)
+		must(t, err)
+		if len(e.Causes) != 2 || e.Causes[1].Code != offpeak.FitPrice || e.Causes[1].Nodes != 1 {
+			t.Errorf("explained with %+v", e.Causes)
+		}
+		// A price that fell lets it go on at once.
+		g.asks(dear.id, 15*cent, nil)
+		if d := dear.works(); d.Job != third || g.price(third) != 15*cent {
+			t.Errorf("the dear node was offered %s at %s", d.Job, g.price(third))
+		}
+		m, err := g.hub.Trade().Market(t.Context())
+		must(t, err)
+		if len(m.Classes) != 1 || m.Classes[0].Devices != 3 || m.Classes[0].Free != 0 || m.Queued != 0 {
+			t.Errorf("the market is %+v", m)
+		}
+		time.Sleep(5 * time.Second)
+		list, _, err := g.hub.Trade().Candles(t.Context(), store.CandleFilter{Resolution: offpeak.Hours}, store.Page{Limit: 10})
+		must(t, err)
+		if len(list) != 1 || list[0].Trades != 3 || list[0].Open != 10*cent || list[0].High != 20*cent || list[0].Low != 10*cent || list[0].Close != 15*cent {
+			t.Errorf("the history is %+v", list)
+		}
+	})
+}
+
+func TestAskFollowsItsSchedule(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		// The bubble's clock begins at midnight UTC, one in the morning in Berlin.
+		a := g.join("one")
+		asked := g.asks(a.id, 50*cent, func(p *wire.AskPlan) {
+			p.Windows, p.Zone = []string{"daily 02:00-03:00 0.10/h"}, "Europe/Berlin"
+		})
+		if asked.Ask == nil || asked.Ask.CPU != 50*cent || asked.Next == nil {
+			t.Fatalf("asks %+v", asked)
+		}
+		guest := g.guest("guest")
+		q, err := g.hub.Trade().Quote(t.Context(), guest, wire.QuoteRequest{})
+		must(t, err)
+		if len(q.Instead) != 1 || q.Instead[0].Kind != offpeak.AnotherHour || q.Instead[0].Price != 10*cent || !q.Instead[0].At.Equal(*asked.Next) {
+			t.Errorf("instead: %+v", q.Instead)
+		}
+		job := g.bids(guest, 20*cent, nil)
+		a.keep(time.Until(*asked.Next) - time.Minute)
+		if j := g.job(job); j.State != offpeak.JobQueued {
+			t.Fatalf("before the window the job is %s", j.State)
+		}
+		a.keep(2 * time.Minute)
+		d := a.works()
+		if d.Job != job || g.price(job) != 10*cent {
+			t.Errorf("offered %s at %s", d.Job, g.price(job))
+		}
+		a.keep(time.Hour, d.Lease)
+		if n := g.node(a.id); n.Ask == nil || n.Ask.CPU != 50*cent {
+			t.Errorf("after the window it asks %+v", n.Ask)
+		}
+		a.end(d, offpeak.EndCompleted)
+	})
+}
+
+func TestPlanThatIsNotInForceOffersToNobody(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		from := time.Now().Add(time.Hour)
+		_, err := g.hub.Trade().SetAccountAsk(t.Context(), g.op(), g.account, wire.AskPlan{Ask: &wire.Prices{GPU: new(offpeak.Price)}, From: &from})
+		must(t, err)
+		a := g.join("one")
+		job := g.submit(small())
+		synctest.Wait()
+		e, err := g.hub.Explain(t.Context(), g.account, job)
+		must(t, err)
+		if len(e.Causes) != 1 || e.Causes[0].Code != offpeak.FitNoAsk {
+			t.Fatalf("explained with %+v", e.Causes)
+		}
+		a.keep(time.Hour + 2*time.Second)
+		if d := a.works(); d.Job != job || g.price(job) != 0 {
+			t.Errorf("offered %s", d.Job)
+		}
+	})
+}
+
+func TestHigherBidTakesAScarceNode(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.join("one")
+		g.asks(a.id, 50*cent, nil)
+		poor, rich := g.guest("poor"), g.guest("rich")
+		displaced := g.bids(poor, 100*cent, nil)
+		d := a.works()
+		own := g.bids(g.account, 900*cent, nil) // owners displace nobody at home
+		near := g.bids(rich, 109*cent, nil)     // not by the margin
+		a.keep(11*time.Minute, d.Lease)
+		if s := a.beat(d.Lease); s.Leases[0].Stop != "" {
+			t.Fatalf("displaced for %s", s.Leases[0].Stop)
+		}
+		_, err := g.hub.Cancel(t.Context(), g.op(), g.account, own)
+		must(t, err)
+		winner := g.bids(rich, 150*cent, nil)
+		a.keep(10*time.Second, d.Lease)
+		if s := a.beat(d.Lease); s.Leases[0].Stop != offpeak.EndOutbid {
+			t.Fatalf("the job with the lower bid is asked to go for %q", s.Leases[0].Stop)
+		}
+		// Who is first in the queue and fits does not get in between.
+		a.end(d, offpeak.EndOutbid)
+		w := a.works()
+		if w.Job != winner || g.price(winner) != 100*cent+1000 {
+			t.Fatalf("%s has the node at %s", w.Job, g.price(winner))
+		}
+		if j := g.job(displaced); j.State != offpeak.JobQueued || j.OutbidAt == nil {
+			t.Errorf("the displaced job is %s", j.State)
+		}
+		// Its first term over, the winner pays what is asked.
+		a.keep(62*time.Minute, w.Lease)
+		if p := g.price(winner); p != 50*cent {
+			t.Errorf("in its second term it pays %s", p)
+		}
+		a.end(w, offpeak.EndCompleted)
+		if next := a.works(); next.Job != displaced && next.Job != near {
+			t.Errorf("then %s has it", next.Job)
+		}
+	})
+}
+
+func TestPrizeSurvivesARestart(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.join("one")
+		g.asks(a.id, 50*cent, nil)
+		poor, rich := g.guest("poor"), g.guest("rich")
+		g.bids(poor, 100*cent, nil)
+		d := a.works()
+		a.keep(11*time.Minute, d.Lease)
+		g.bids(poor, 60*cent, nil)
+		winner := g.bids(rich, 150*cent, nil)
+		a.keep(10*time.Second, d.Lease)
+		g.stop()
+		g.start()
+		a.beat(d.Lease)
+		a.end(d, offpeak.EndOutbid)
+		if w := a.works(); w.Job != winner || g.price(winner) != 100*cent+1000 {
+			t.Errorf("%s has the node at %s", w.Job, g.price(w.Job))
+		}
+	})
+}
+
+func TestNonInterruptibleJobStaysAndPaysForIt(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.join("one")
+		g.asks(a.id, 80*cent, nil)
+		poor, rich := g.guest("poor"), g.guest("rich")
+		steady := func(s *offpeak.Spec) { s.Requirements.NonInterruptible = true }
+		short := g.bids(poor, 99*cent, steady) // 80 and a quarter are 100
+		synctest.Wait()
+		if j := g.job(short); j.State != offpeak.JobQueued {
+			t.Fatalf("a job that can't pay the premium is %s", j.State)
+		}
+		job := g.bids(poor, 100*cent, steady)
+		d := a.works()
+		if d.Job != job || g.price(job) != 100*cent {
+			t.Fatalf("%s runs at %s", d.Job, g.price(job))
+		}
+		g.bids(rich, 900*cent, nil)
+		a.keep(15*time.Minute, d.Lease)
+		if s := a.beat(d.Lease); s.Leases[0].Stop != "" {
+			t.Errorf("displaced for %s", s.Leases[0].Stop)
+		}
+		a.end(d, offpeak.EndCompleted)
+	})
+}
+
+func TestAutomaticAskFollowsTheMarket(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a, b := g.join("one"), g.join("two")
+		g.asks(a.id, 40*cent, nil)
+		floor := 20 * cent
+		g.asks(b.id, 90*cent, func(p *wire.AskPlan) { p.Floor, p.Auto = &wire.Prices{GPU: &floor}, &wire.AutoAsk{Discount: 500} })
+		guest := g.guest("guest")
+		g.bids(guest, 50*cent, nil)
+		d := a.works()
+		for range 8 {
+			a.keep(time.Minute, d.Lease)
+			b.beat()
+		}
+		if n := g.node(b.id); n.Ask == nil || n.Ask.CPU != 38*cent {
+			t.Errorf("it asks %+v", n.Ask)
+		}
+		a.end(d, offpeak.EndCompleted)
+	})
+}
+
+func TestOwnersSuggestion(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.join("one")
+		cost := 876 * offpeak.Credit
+		s, err := g.hub.Trade().Suggest(t.Context(), g.account, a.id, wire.SuggestRequest{
+			KWh: []offpeak.MicroCredits{300_000}, Watts: 200, Measured: true, Cost: &cost, Life: offpeak.Duration(8760 * time.Hour),
+		})
+		must(t, err)
+		if s.Price != 160_000 || len(s.Lines) < 2 || s.Lines[0].Price != 60_000 {
+			t.Errorf("suggested %+v", s)
+		}
+	})
+}
