@@ -51,8 +51,8 @@ func TestAsks(t *testing.T) {
 			t.Fatalf("set the node's: %+v, %v", got, err)
 		}
 	}
-	if _, err := owner.SetAsk(ctx, op, n.node, flat(1)); !errors.Is(err, offpeak.ErrConflict) {
-		t.Errorf("another plan under the same operation: %v, want a conflict", err)
+	if _, err := owner.SetAsk(ctx, op, n.node, flat(1)); !errors.Is(err, offpeak.ErrOperationConflict) {
+		t.Errorf("another plan under the same operation: %v, want it refused", err)
 	}
 	now("by its own plan", n.node, &offpeak.Ask{GPU: 700, CPU: 30}, "node")
 	now("its neighbour", other.node, at(500), "account")
