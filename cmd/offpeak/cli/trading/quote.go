@@ -53,7 +53,7 @@ The flags that say what a job needs are those of run. Nothing is reserved.`,
 			for i := range q.Offers {
 				ids[i] = string(q.Offers[i].Node)
 			}
-			return c.Print(q, ids, func(t *render.Table) { showQuote(t, q, spec.Requirements, time.Now()) })
+			return c.Print(q, ids, func(t *render.Table) { showQuote(t, q, spec.Requirements) })
 		},
 	}
 	needs.BindNeeds(cmd)
@@ -63,7 +63,7 @@ The flags that say what a job needs are those of run. Nothing is reserved.`,
 	return c.Command(cmd)
 }
 
-func showQuote(t *render.Table, q offpeak.Quote, r offpeak.Requirements, now time.Time) {
+func showQuote(t *render.Table, q offpeak.Quote, r offpeak.Requirements) {
 	long := hours(q.For)
 	dear := slices.ContainsFunc(q.Instead, func(a offpeak.Alternative) bool { return a.Kind == offpeak.HigherCeiling })
 	switch {
