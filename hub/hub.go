@@ -16,8 +16,9 @@
 // that the others write, and serves any agent and client; one of them matches, and
 // that only keeps them from losing claims to each other (circle, follow).
 //
-// Two rooms stand on their own and are asked directly, with Access and Data: who
-// comes in (package access), and the bytes of the grid (package data).
+// Three rooms stand on their own and are asked directly, with Access, Data and
+// Money: who comes in (package access), the bytes of the grid (package data), and
+// money that comes in and goes out (package money).
 //
 // The picture in memory is a guess that the store corrects: a claim re-checks
 // everything, and one that loses is matched again on what was read anew. All
@@ -44,7 +45,9 @@ import (
 	"offpeak/hub/access"
 	"offpeak/hub/bell"
 	"offpeak/hub/data"
+	"offpeak/hub/money"
 	"offpeak/hub/underway"
+	"offpeak/ledger"
 	"offpeak/placement"
 	"offpeak/store"
 	"offpeak/wire"
@@ -123,7 +126,9 @@ type Env struct {
 	ID    offpeak.HubID
 	Store store.Store
 	Blobs blob.Store
-	Log   *slog.Logger
+	// Payments carries batches of deposits and payouts; nil: none are carried.
+	Payments ledger.Payments
+	Log      *slog.Logger
 	// Now is the hub's clock for measuring silence and stalls.
 	Now func() time.Time
 	// Disk says how full the hub's disk is, 0 to 1; 0 is not known. Default: the
@@ -168,6 +173,7 @@ type Hub struct {
 	keeper  keeper
 	access  *access.Control
 	data    *data.Vault
+	money   *money.Till
 	bells   bell.Bells
 	tail    tail
 	metrics *metrics
@@ -212,6 +218,7 @@ func New(cfg Config, env Env) *Hub {
 		Store: env.Store, Blobs: env.Blobs, Log: env.Log, Disk: env.Disk,
 		Bells: &h.bells, Stopped: h.stopped, Leads: h.leads, Metrics: h.metrics.registry,
 	})
+	h.money = money.New(money.Env{Store: env.Store, Payments: env.Payments, Posted: h.posted})
 	return h
 }
 
@@ -272,12 +279,20 @@ func (h *Hub) Access() *access.Control { return h.access }
 // Report, which are fenced.
 func (h *Hub) Data() *data.Vault { return h.data }
 
+// Money is what comes in and goes out, and who has what.
+func (h *Hub) Money() *money.Till { return h.money }
+
 // Store is for reading what needs no decision.
 func (h *Hub) Store() store.Store { return h.env.Store }
 
-// Check runs the invariants and adds the hub's own warnings (disk, stalls).
-func (h *Hub) Check(ctx context.Context) (wire.Checked, error) {
-	violations, err := h.env.Store.Check(ctx)
+// Check runs the invariants, or those of the ledger alone, and adds the hub's own
+// warnings (disk, stalls).
+func (h *Hub) Check(ctx context.Context, ledgerOnly bool) (wire.Checked, error) {
+	check := h.env.Store.Check
+	if ledgerOnly {
+		check = h.env.Store.CheckLedger
+	}
+	violations, err := check(ctx)
 	if err != nil {
 		return wire.Checked{}, fmt.Errorf("check: %w", err)
 	}
