@@ -8,5 +8,5 @@ import (
 
 // commands lists the commands of offpeak.
 func commands(env Env) []*cobra.Command {
-	return append([]*cobra.Command{newHub(env), newAgent(env), newRestore(env), newMigrate(env), newVersion(env)}, people.New(env)...)
+	return append([]*cobra.Command{newHub(env), newAgent(env), newRestore(env), newMigrate(env), newPayments(env), newVersion(env)}, people.New(env)...)
 }

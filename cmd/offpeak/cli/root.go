@@ -51,6 +51,7 @@ func New(env Env) *cobra.Command {
 	root.AddGroup(
 		&cobra.Group{ID: "jobs", Title: "Jobs:"},
 		&cobra.Group{ID: "grid", Title: "The grid and who you are there:"},
+		&cobra.Group{ID: "money", Title: "Money:"},
 		&cobra.Group{ID: "machines", Title: "Machines that make a grid:"},
 		&cobra.Group{ID: "operate", Title: "For operators:"},
 	)
@@ -68,6 +69,8 @@ func group(name string) string {
 		return "jobs"
 	case "nodes", "events", "login", "context", "whoami", "token":
 		return "grid"
+	case "balance", "receipt", "statement", "deposit", "payout", "payments":
+		return "money"
 	case "hub", "agent":
 		return "machines"
 	case "account", "hubs", "check", "backup", "restore", "migrate":
