@@ -174,14 +174,17 @@ func TestMoneyIsOnesOwn(t *testing.T) {
 	shed, owners := g.account("shed")
 	_, strangers := g.account("strangers")
 	node := g.enrol(owners[offpeak.RoleOwner], "tower")
+	node.beat(t, ctx)
 	if _, err := g.admin.Deposit(ctx, g.op(), wire.NewMovement{External: "b", Account: lab, Amount: "1000"}); err != nil {
 		t.Fatal(err)
 	}
-	j, err := payers[offpeak.RoleSubmitter].Submit(ctx, g.op(), spec())
+	asks := spec()
+	asks.Requirements.Where = map[string]string{"room": "none"}
+	j, err := payers[offpeak.RoleSubmitter].Submit(ctx, g.op(), asks)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The hub gives no such job to a stranger's node, so the store is asked.
+	// The hub gives it to no node, so the store is asked.
 	claimed, err := g.hub.Store().Claim(ctx, []store.Claim{{Job: j.ID, Attempt: 1, Node: node.node, Lease: "lease_1", Price: offpeak.Price(3600 * offpeak.Credit), Resources: offpeak.Resources{CPU: 1000}, OfferFor: time.Minute}})
 	if err != nil || claimed[0].Err != nil {
 		t.Fatal(err, claimed)
