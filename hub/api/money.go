@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -99,7 +100,7 @@ const statementTime = 10 * time.Minute
 func (a *api) statement(w http.ResponseWriter, r *http.Request, c *caller) error {
 	q := r.URL.Query()
 	for name := range q {
-		if !strings.Contains(" account from until format ", " "+name+" ") {
+		if !slices.Contains([]string{"account", "from", "until", "format"}, name) {
 			return &offpeak.FieldError{Field: "query." + clip(name), Rule: "is not known here; there is account, from, until, format"}
 		}
 	}
