@@ -124,11 +124,20 @@ func (h *Hub) auction(ctx context.Context, now time.Time) {
 	won := h.displacements(now)
 	h.mu.Unlock()
 	for _, w := range won {
-		c, err := h.env.Store.Outbid(ctx, w.lease, w.Outbid)
-		if err != nil {
+		covered, err := h.covered(ctx, &w)
+		var c store.Change
+		if err == nil && covered {
+			c, err = h.env.Store.Outbid(ctx, w.lease, w.Outbid)
+		}
+		if err != nil || !covered {
 			h.mu.Lock()
 			h.settlePrize(w.lease)
 			h.mu.Unlock()
+		}
+		if err == nil && !covered {
+			continue // it would displace somebody and not be able to pay
+		}
+		if err != nil {
 			if !errors.Is(err, offpeak.ErrConflict) && !errors.Is(err, offpeak.ErrStaleLease) {
 				h.refused(ctx, "displace a lease", err)
 			}
@@ -139,10 +148,20 @@ func (h *Hub) auction(ctx context.Context, now time.Time) {
 	}
 }
 
+// coverFor is how much time a winner's account has to be able to pay for.
+const coverFor = offpeak.Duration(10 * time.Minute)
+
+// covered says that a winner can pay for a while at its price.
+func (h *Hub) covered(ctx context.Context, w *winner) (bool, error) {
+	b, err := h.env.Store.Balances(ctx, w.account)
+	return b.Available >= market.Total(w.Price, coverFor), err
+}
+
 // winner is a prize with the lease that gives way.
 type winner struct {
 	prize
-	lease offpeak.LeaseID
+	lease   offpeak.LeaseID
+	account offpeak.AccountID
 }
 
 // displacements decides who displaces whom now; mu is held. Each kind of job gets
@@ -150,7 +169,7 @@ type winner struct {
 func (h *Hub) displacements(now time.Time) (won []winner) {
 	var classes []*class
 	for c := range h.queue.parked {
-		if c.asks.MaxPrice != nil && !c.quota && len(c.items) > 0 {
+		if c.asks.MaxPrice != nil && c.lacks == "" && len(c.items) > 0 {
 			classes = append(classes, c)
 		}
 	}
@@ -169,7 +188,7 @@ func (h *Hub) displacements(now time.Time) (won []winner) {
 		if code != market.BidOK {
 			continue
 		}
-		w := winner{prize{offpeak.Outbid{Job: it.job, Price: d.Price}, d.Holding.Node, false}, d.Holding.Lease}
+		w := winner{prize{offpeak.Outbid{Job: it.job, Price: d.Price}, d.Holding.Node, false}, d.Holding.Lease, c.key.account}
 		h.award(w.lease, w.prize)
 		won = append(won, w)
 	}

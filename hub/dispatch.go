@@ -149,7 +149,7 @@ func (h *Hub) first() (*item, placement.Candidate) {
 		if best, ok := h.fleet.Best(it.placement()); ok {
 			return it, best
 		}
-		h.queue.park(it.class, false)
+		h.queue.park(it.class, nil)
 	}
 	return nil, placement.Candidate{}
 }
@@ -164,7 +164,7 @@ func (h *Hub) attempt(it *item, best placement.Candidate, lease offpeak.LeaseID)
 
 // mayGoOn says whether a node that came free may take the class's jobs.
 func (h *Hub) mayGoOn(c *class) bool {
-	if c.quota {
+	if c.lacks != "" {
 		return false
 	}
 	job := placement.Job{Account: c.key.account, Driver: c.key.driver, Requirements: c.fits}
@@ -235,7 +235,7 @@ func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 		h.fleet.Release(a.claim.Node, a.claim.Lease)
 		h.freed[a.claim.Node] = struct{}{}
 		if it := h.queue.add(a.item.queued(), asks, h.env.Now()); !it.paused {
-			h.queue.park(it.class, true)
+			h.queue.park(it.class, err)
 		}
 		return
 	}
