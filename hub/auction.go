@@ -8,6 +8,7 @@ import (
 
 	"offpeak"
 	"offpeak/hub/trade"
+	"offpeak/ledger"
 	"offpeak/market"
 	"offpeak/placement"
 	"offpeak/store"
@@ -124,23 +125,26 @@ func (h *Hub) auction(ctx context.Context, now time.Time) {
 	won := h.displacements(now)
 	h.mu.Unlock()
 	for _, w := range won {
-		covered, err := h.covered(ctx, &w)
+		short, err := h.covered(ctx, &w)
 		var c store.Change
-		if err == nil && covered {
+		if err == nil && short == nil {
 			c, err = h.env.Store.Outbid(ctx, w.lease, w.Outbid)
 		}
-		if err != nil || !covered {
+		if err != nil || short != nil {
 			h.mu.Lock()
 			h.settlePrize(w.lease)
+			if it := h.queue.items[w.Job]; it != nil && short != nil {
+				h.queue.park(it.class, short) // others may bid
+			}
 			h.mu.Unlock()
-		}
-		if err == nil && !covered {
-			continue // it would displace somebody and not be able to pay
 		}
 		if err != nil {
 			if !errors.Is(err, offpeak.ErrConflict) && !errors.Is(err, offpeak.ErrStaleLease) {
 				h.refused(ctx, "displace a lease", err)
 			}
+			continue
+		}
+		if short != nil {
 			continue
 		}
 		h.env.Log.Info("a higher bid takes the node", "lease", w.lease, "node", w.node, "job", w.Job, "price", w.Price)
@@ -151,10 +155,14 @@ func (h *Hub) auction(ctx context.Context, now time.Time) {
 // coverFor is how much time a winner's account has to be able to pay for.
 const coverFor = offpeak.Duration(10 * time.Minute)
 
-// covered says that a winner can pay for a while at its price.
-func (h *Hub) covered(ctx context.Context, w *winner) (bool, error) {
+// covered says what a winner's account lacks to pay for a while at its price, nil for
+// nothing: it would displace somebody, and then not run.
+func (h *Hub) covered(ctx context.Context, w *winner) (*ledger.FundsError, error) {
 	b, err := h.env.Store.Balances(ctx, w.account)
-	return b.Available >= market.Total(w.Price, coverFor), err
+	if need := market.Total(w.Price, coverFor); err == nil && b.Available < need {
+		return &ledger.FundsError{Need: need, Have: b.Available}, nil
+	}
+	return nil, err
 }
 
 // winner is a prize with the lease that gives way.

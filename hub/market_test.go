@@ -19,7 +19,8 @@ func (g *grid) guest(name string) offpeak.AccountID {
 	must(g.t, err)
 	d, err := ledger.Deposit(ledger.Movement{External: name, Account: a.ID, Amount: 1000 * offpeak.Credit}, time.Now())
 	must(g.t, err)
-	must(g.t, g.store.Post(g.t.Context(), offpeak.Actor{}, []ledger.Transaction{d}))
+	_, err = g.store.Post(g.t.Context(), g.op(), []ledger.Transaction{d})
+	must(g.t, err)
 	return a.ID
 }
 
