@@ -153,6 +153,9 @@ type picture struct {
 	// over are leases that this hub saw give up what they held, and when: what
 	// another hub wrote of them before may be read after. For shared stores.
 	over map[offpeak.LeaseID]time.Time
+	// funded counts news of money: a claim that was refused for want of it while
+	// some came in is tried again.
+	funded int64
 }
 
 // Hub is one hub process.
