@@ -24,6 +24,8 @@ const claimPace = 10 * time.Millisecond
 type attempt struct {
 	item  *item
 	claim store.Claim
+	// funded is what picture.funded was when it was matched.
+	funded int64
 }
 
 // dispatch matches queued jobs with nodes and claims, until ctx is done. It is
@@ -155,7 +157,7 @@ func (h *Hub) first() (*item, placement.Candidate) {
 }
 
 func (h *Hub) attempt(it *item, best placement.Candidate, lease offpeak.LeaseID) attempt {
-	return attempt{it, store.Claim{
+	return attempt{funded: h.funded, item: it, claim: store.Claim{
 		Job: it.job, Attempt: it.attempt + 1, Node: best.Node, Lease: lease,
 		Resources: best.Resources, Price: h.trade.Charged(best.Price, it.class.asks), OfferFor: h.cfg.Offer,
 		Placement: record(best),
@@ -234,7 +236,7 @@ func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 		defer h.mu.Unlock()
 		h.fleet.Release(a.claim.Node, a.claim.Lease)
 		h.freed[a.claim.Node] = struct{}{}
-		if it := h.queue.add(a.item.queued(), asks, h.env.Now()); !it.paused {
+		if it := h.queue.add(a.item.queued(), asks, h.env.Now()); !it.paused && a.funded == h.funded {
 			h.queue.park(it.class, err)
 		}
 		return

@@ -86,6 +86,7 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 		h.stale[e.Node] = struct{}{}
 		return
 	case "account.quota", "ledger.deposit", "ledger.payout_returned":
+		h.funded++
 		h.queue.unparkAccount(e.Account)
 		return
 	}

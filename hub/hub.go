@@ -168,6 +168,9 @@ type picture struct {
 	over map[offpeak.LeaseID]time.Time
 	// prizes are nodes that jobs have won, by the lease that gives way.
 	prizes map[offpeak.LeaseID]prize
+	// funded counts news of money: a claim that was refused for want of it while
+	// some came in is tried again.
+	funded int64
 }
 
 // Hub is one hub process.

@@ -12,6 +12,7 @@ import (
 // for it are tried again at once, here and, by the events, on the hub that matches.
 func (h *Hub) posted(accounts []offpeak.AccountID) {
 	h.mu.Lock()
+	h.funded++
 	for _, a := range accounts {
 		h.queue.unparkAccount(a)
 	}
