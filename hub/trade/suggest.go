@@ -75,7 +75,7 @@ func (f *Floor) Suggest(ctx context.Context, account offpeak.AccountID, node off
 // asked names what is out of bounds as the request does.
 func asked(err error) error {
 	if field, ok := errors.AsType[*offpeak.FieldError](err); ok {
-		return &offpeak.FieldError{Field: strings.TrimPrefix(field.Field, "facts."), Value: field.Value, Rule: field.Rule}
+		return &offpeak.FieldError{Field: strings.NewReplacer("facts.tariff", "kwh", "facts.", "").Replace(field.Field), Value: field.Value, Rule: field.Rule}
 	}
 	return err
 }

@@ -261,7 +261,7 @@ func TestHubRefusesRulesOfTheMarket(t *testing.T) {
 		{"--non-interruptible-premium=1000.01%", "share in per cent"}, {"--fee=100.01%", "is from 0% to 100%"}, {"--fee=-1%", "share in per cent"},
 		{"--price-term=0s", "is from 1s"}, {"--paid-interval=999ms", "is from 1s"}, {"--paid-interval=Inf", "length of time"},
 		{"--demand-factors=" + filepath.Join(dir, "none"), "no such file"}, {factors(`null`), "holds a list"}, {factors(`{"a":1}`), "holds a list"},
-		{factors(`[{"modle":"x"}]`), "modle"}, {factors(`[] []`), "more than one value"}, {factors(`[{"idle_basis_points":-1}]`), "idle_basis_points"},
+		{factors(`[{"modell":"x"}]`), "modell"}, {factors(`[] []`), "more than one value"}, {factors(`[{"idle_basis_points":-1}]`), "idle_basis_points"},
 	} {
 		var stderr bytes.Buffer
 		code := Main(t.Context(), []string{"hub", "--data", filepath.Join(dir, "hub"), tt.arg}, Env{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr, Getenv: func(k string) string { return map[string]string{"OFFPEAK_HOME": dir}[k] }})
