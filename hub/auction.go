@@ -8,6 +8,7 @@ import (
 
 	"offpeak"
 	"offpeak/hub/trade"
+	"offpeak/ledger"
 	"offpeak/market"
 	"offpeak/placement"
 	"offpeak/store"
@@ -124,14 +125,26 @@ func (h *Hub) auction(ctx context.Context, now time.Time) {
 	won := h.displacements(now)
 	h.mu.Unlock()
 	for _, w := range won {
-		c, err := h.env.Store.Outbid(ctx, w.lease, w.Outbid)
-		if err != nil {
+		short, err := h.covered(ctx, &w)
+		var c store.Change
+		if err == nil && short == nil {
+			c, err = h.env.Store.Outbid(ctx, w.lease, w.Outbid)
+		}
+		if err != nil || short != nil {
 			h.mu.Lock()
 			h.settlePrize(w.lease)
+			if it := h.queue.items[w.Job]; it != nil && short != nil {
+				h.queue.park(it.class, short) // others may bid
+			}
 			h.mu.Unlock()
+		}
+		if err != nil {
 			if !errors.Is(err, offpeak.ErrConflict) && !errors.Is(err, offpeak.ErrStaleLease) {
 				h.refused(ctx, "displace a lease", err)
 			}
+			continue
+		}
+		if short != nil {
 			continue
 		}
 		h.env.Log.Info("a higher bid takes the node", "lease", w.lease, "node", w.node, "job", w.Job, "price", w.Price)
@@ -139,10 +152,24 @@ func (h *Hub) auction(ctx context.Context, now time.Time) {
 	}
 }
 
+// coverFor is how much time a winner's account has to be able to pay for.
+const coverFor = offpeak.Duration(10 * time.Minute)
+
+// covered says what a winner's account lacks to pay for a while at its price, nil for
+// nothing: it would displace somebody, and then not run.
+func (h *Hub) covered(ctx context.Context, w *winner) (*ledger.FundsError, error) {
+	b, err := h.env.Store.Balances(ctx, w.account)
+	if need := market.Total(w.Price, coverFor); err == nil && b.Available < need {
+		return &ledger.FundsError{Need: need, Have: b.Available}, nil
+	}
+	return nil, err
+}
+
 // winner is a prize with the lease that gives way.
 type winner struct {
 	prize
-	lease offpeak.LeaseID
+	lease   offpeak.LeaseID
+	account offpeak.AccountID
 }
 
 // displacements decides who displaces whom now; mu is held. Each kind of job gets
@@ -150,7 +177,7 @@ type winner struct {
 func (h *Hub) displacements(now time.Time) (won []winner) {
 	var classes []*class
 	for c := range h.queue.parked {
-		if c.asks.MaxPrice != nil && !c.quota && len(c.items) > 0 {
+		if c.asks.MaxPrice != nil && c.lacks == "" && len(c.items) > 0 {
 			classes = append(classes, c)
 		}
 	}
@@ -169,7 +196,7 @@ func (h *Hub) displacements(now time.Time) (won []winner) {
 		if code != market.BidOK {
 			continue
 		}
-		w := winner{prize{offpeak.Outbid{Job: it.job, Price: d.Price}, d.Holding.Node, false}, d.Holding.Lease}
+		w := winner{prize{offpeak.Outbid{Job: it.job, Price: d.Price}, d.Holding.Node, false}, d.Holding.Lease, c.key.account}
 		h.award(w.lease, w.prize)
 		won = append(won, w)
 	}

@@ -42,7 +42,7 @@ func speak(agents []*agent, held []wire.Desired, d time.Duration) {
 
 func (g *grid) warns(of string) bool {
 	g.t.Helper()
-	c, err := g.hub.Check(g.t.Context())
+	c, err := g.hub.Check(g.t.Context(), false)
 	must(g.t, err)
 	return strings.Contains(strings.Join(c.Warnings, "\n"), of)
 }

@@ -78,7 +78,7 @@ func TestDiskThatFillsUp(t *testing.T) {
 			{0.10, false, false, 2, 2},
 		} {
 			set(step.share)
-			c, err := g.hub.Check(t.Context())
+			c, err := g.hub.Check(t.Context(), false)
 			must(t, err)
 			if warns := strings.Contains(strings.Join(c.Warnings, " "), "disk"); warns != step.warns || !c.OK {
 				t.Errorf("at %v Check says %+v", step.share, c)

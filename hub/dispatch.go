@@ -24,6 +24,8 @@ const claimPace = 10 * time.Millisecond
 type attempt struct {
 	item  *item
 	claim store.Claim
+	// funded is what picture.funded was when it was matched.
+	funded int64
 }
 
 // dispatch matches queued jobs with nodes and claims, until ctx is done. It is
@@ -149,13 +151,13 @@ func (h *Hub) first() (*item, placement.Candidate) {
 		if best, ok := h.fleet.Best(it.placement()); ok {
 			return it, best
 		}
-		h.queue.park(it.class, false)
+		h.queue.park(it.class, nil)
 	}
 	return nil, placement.Candidate{}
 }
 
 func (h *Hub) attempt(it *item, best placement.Candidate, lease offpeak.LeaseID) attempt {
-	return attempt{it, store.Claim{
+	return attempt{funded: h.funded, item: it, claim: store.Claim{
 		Job: it.job, Attempt: it.attempt + 1, Node: best.Node, Lease: lease,
 		Resources: best.Resources, Price: h.trade.Charged(best.Price, it.class.asks), OfferFor: h.cfg.Offer,
 		Placement: record(best),
@@ -164,7 +166,7 @@ func (h *Hub) attempt(it *item, best placement.Candidate, lease offpeak.LeaseID)
 
 // mayGoOn says whether a node that came free may take the class's jobs.
 func (h *Hub) mayGoOn(c *class) bool {
-	if c.quota {
+	if c.lacks != "" {
 		return false
 	}
 	job := placement.Job{Account: c.key.account, Driver: c.key.driver, Requirements: c.fits}
@@ -234,8 +236,8 @@ func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 		defer h.mu.Unlock()
 		h.fleet.Release(a.claim.Node, a.claim.Lease)
 		h.freed[a.claim.Node] = struct{}{}
-		if it := h.queue.add(a.item.queued(), asks, h.env.Now()); !it.paused {
-			h.queue.park(it.class, true)
+		if it := h.queue.add(a.item.queued(), asks, h.env.Now()); !it.paused && a.funded == h.funded {
+			h.queue.park(it.class, err)
 		}
 		return
 	}

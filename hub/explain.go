@@ -32,11 +32,13 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	asks := h.trade.Effective(j.Spec.Requirements)
 	ask.Requirements = &asks
 	h.mu.Lock()
-	quota := false
+	var parked class // what is known of why it is parked
 	if it := h.queue.items[j.ID]; it != nil {
 		ask.Avoid = it.avoid
 		out.Ahead = h.queue.ahead(it)
-		quota = h.queue.isParked(it.class) && it.class.quota
+		if h.queue.isParked(it.class) {
+			parked = class{lacks: it.class.lacks, funds: it.class.funds}
+		}
 	}
 	nodes := h.fleet.Len()
 	e := h.fleet.Explain(ask, explainNodes)
@@ -54,7 +56,15 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		}
 		out.Nodes = append(out.Nodes, n)
 	}
-	out.Summary = h.waiting(&j, &e, nodes, out.Ahead, quota)
+	if parked.lacks == lackFunds {
+		has, err := h.money.Balance(ctx, j.Account)
+		if err != nil {
+			return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
+		}
+		out.Summary = unpaid(&parked, has)
+		return out, nil
+	}
+	out.Summary = h.waiting(&j, &e, nodes, out.Ahead, parked.lacks == lackLeases)
 	return out, nil
 }
 

@@ -85,8 +85,9 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 		// This hub may have changed the node since: the store knows.
 		h.stale[e.Node] = struct{}{}
 		return
-	case "account.quota":
-		h.queue.unpark(func(c *class) bool { return c.quota && c.key.account == e.Account })
+	case "account.quota", "ledger.deposit", "ledger.payout_returned":
+		h.funded++
+		h.queue.unparkAccount(e.Account)
 		return
 	}
 	object, state, _ := strings.Cut(e.Type, ".")
@@ -122,7 +123,7 @@ func (h *Hub) followLease(f *following, e *offpeak.Event, state offpeak.LeaseSta
 		return
 	}
 	h.live.drop(e.Lease)
-	h.queue.unpark(func(c *class) bool { return c.quota && c.key.account == e.Account })
+	h.queue.unparkAccount(e.Account)
 	if e.Reason == offpeak.EndDeclined || e.Reason == offpeak.EndOfferLapsed {
 		f.refused[e.Job] = *e
 	}

@@ -175,7 +175,7 @@ func (g *grid) node(id offpeak.NodeID) offpeak.Node {
 // sound fails the test where an invariant is broken.
 func (g *grid) sound() {
 	g.t.Helper()
-	c, err := g.hub.Check(g.t.Context())
+	c, err := g.hub.Check(g.t.Context(), false)
 	must(g.t, err)
 	for _, v := range c.Violations {
 		g.t.Errorf("%s broken: %s: %s", v.Invariant, v.Object, v.Detail)

@@ -16,8 +16,9 @@
 // that the others write, and serves any agent and client; one of them matches, and
 // that only keeps them from losing claims to each other (circle, follow).
 //
-// Two rooms stand on their own and are asked directly, with Access and Data: who
-// comes in (package access), and the bytes of the grid (package data).
+// Three rooms stand on their own and are asked directly, with Access, Data and
+// Money: who comes in (package access), the bytes of the grid (package data), and
+// money that comes in and goes out (package money).
 //
 // The picture in memory is a guess that the store corrects: a claim re-checks
 // everything, and one that loses is matched again on what was read anew. All
@@ -44,8 +45,10 @@ import (
 	"offpeak/hub/access"
 	"offpeak/hub/bell"
 	"offpeak/hub/data"
+	"offpeak/hub/money"
 	"offpeak/hub/trade"
 	"offpeak/hub/underway"
+	"offpeak/ledger"
 	"offpeak/market"
 	"offpeak/placement"
 	"offpeak/store"
@@ -136,7 +139,9 @@ type Env struct {
 	ID    offpeak.HubID
 	Store store.Store
 	Blobs blob.Store
-	Log   *slog.Logger
+	// Payments carries batches of deposits and payouts; nil: none are carried.
+	Payments ledger.Payments
+	Log      *slog.Logger
 	// Now is the hub's clock for measuring silence and stalls.
 	Now func() time.Time
 	// Disk says how full the hub's disk is, 0 to 1; 0 is not known. Default: the
@@ -163,6 +168,9 @@ type picture struct {
 	over map[offpeak.LeaseID]time.Time
 	// prizes are nodes that jobs have won, by the lease that gives way.
 	prizes map[offpeak.LeaseID]prize
+	// funded counts news of money: a claim that was refused for want of it while
+	// some came in is tried again.
+	funded int64
 }
 
 // Hub is one hub process.
@@ -184,6 +192,7 @@ type Hub struct {
 	access  *access.Control
 	data    *data.Vault
 	trade   *trade.Floor
+	money   *money.Till
 	bells   bell.Bells
 	tail    tail
 	metrics *metrics
@@ -232,6 +241,7 @@ func New(cfg Config, env Env) *Hub {
 		Store: env.Store, Log: env.Log, Now: env.Now, Leads: h.leads, Moved: h.moved, Offers: h.offers, Waiting: h.waitingJobs, Wrote: h.wrote,
 	})
 	h.queue = newQueue(h.trade.Effective)
+	h.money = money.New(money.Env{Store: env.Store, Payments: env.Payments, Posted: h.posted})
 	return h
 }
 
@@ -298,12 +308,20 @@ func (h *Hub) Trade() *trade.Floor { return h.trade }
 // Report, which are fenced.
 func (h *Hub) Data() *data.Vault { return h.data }
 
+// Money is what comes in and goes out, and who has what.
+func (h *Hub) Money() *money.Till { return h.money }
+
 // Store is for reading what needs no decision.
 func (h *Hub) Store() store.Store { return h.env.Store }
 
-// Check runs the invariants and adds the hub's own warnings (disk, stalls).
-func (h *Hub) Check(ctx context.Context) (wire.Checked, error) {
-	violations, err := h.env.Store.Check(ctx)
+// Check runs the invariants, or those of the ledger alone, and adds the hub's own
+// warnings (disk, stalls).
+func (h *Hub) Check(ctx context.Context, ledgerOnly bool) (wire.Checked, error) {
+	check := h.env.Store.Check
+	if ledgerOnly {
+		check = h.env.Store.CheckLedger
+	}
+	violations, err := check(ctx)
 	if err != nil {
 		return wire.Checked{}, fmt.Errorf("check: %w", err)
 	}

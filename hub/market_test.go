@@ -19,7 +19,8 @@ func (g *grid) guest(name string) offpeak.AccountID {
 	must(g.t, err)
 	d, err := ledger.Deposit(ledger.Movement{External: name, Account: a.ID, Amount: 1000 * offpeak.Credit}, time.Now())
 	must(g.t, err)
-	must(g.t, g.store.Post(g.t.Context(), offpeak.Actor{}, []ledger.Transaction{d}))
+	_, err = g.store.Post(g.t.Context(), g.op(), []ledger.Transaction{d})
+	must(g.t, err)
 	return a.ID
 }
 
@@ -184,6 +185,14 @@ func TestHigherBidTakesAScarceNode(t *testing.T) {
 		}
 		_, err := g.hub.Cancel(t.Context(), g.op(), g.account, own)
 		must(t, err)
+		// Who can't pay displaces nobody either.
+		broke, err := g.hub.Access().CreateAccount(t.Context(), g.op(), wire.NewAccount{Name: "broke"})
+		must(t, err)
+		g.bids(broke.ID, 990*cent, nil)
+		a.keep(10*time.Second, d.Lease)
+		if s := a.beat(d.Lease); s.Leases[0].Stop != "" {
+			t.Fatalf("displaced by who has nothing, for %s", s.Leases[0].Stop)
+		}
 		winner := g.bids(rich, 150*cent, nil)
 		a.keep(10*time.Second, d.Lease)
 		if s := a.beat(d.Lease); s.Leases[0].Stop != offpeak.EndOutbid {

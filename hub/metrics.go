@@ -5,6 +5,7 @@ import (
 
 	"offpeak"
 	"offpeak/store"
+	"offpeak/wire"
 )
 
 // metrics are the hub's own, in a registry of their own.
@@ -15,7 +16,7 @@ type metrics struct {
 
 	batch, beatBatch prometheus.Histogram
 	reports          *prometheus.CounterVec
-	jobs             *prometheus.GaugeVec
+	jobs, money      *prometheus.GaugeVec
 }
 
 func newMetrics(h *Hub) *metrics {
@@ -37,7 +38,8 @@ func newMetrics(h *Hub) *metrics {
 	m.beatBatch = prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "offpeak", Name: "heartbeat_batch_size", Help: "Heartbeats that shared a commit.", Buckets: sizes})
 	m.reports = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "offpeak", Name: "reports_total", Help: "Reports applied, by kind."}, []string{"kind"})
 	m.jobs = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "offpeak", Name: "jobs", Help: "Jobs by state, as last counted (every 30 s)."}, []string{"state"})
-	m.registry.MustRegister(m.batch, m.beatBatch, m.reports, m.jobs)
+	m.money = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "offpeak", Name: "ledger_credits", Help: "Sums of the ledger in credits, as last read (every 30 s)."}, []string{"part"})
+	m.registry.MustRegister(m.batch, m.beatBatch, m.reports, m.jobs, m.money)
 	gauge := func(name, help string, read func() float64) {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "offpeak", Name: name, Help: help}, read))
 	}
@@ -91,6 +93,15 @@ func (m *metrics) commits(s store.Counted) {
 func (m *metrics) counted(counts map[offpeak.JobState]int) {
 	for _, s := range offpeak.JobStates() {
 		m.jobs.WithLabelValues(string(s)).Set(float64(counts[s]))
+	}
+}
+
+// summed takes the sums of the ledger.
+func (m *metrics) summed(b wire.GridBalance) {
+	for part, n := range map[string]offpeak.MicroCredits{
+		"deposits": b.Deposits, "payouts": b.Payouts, "available": b.Available, "held": b.Held, "fee": b.Fee, "rounding": b.Rounding,
+	} {
+		m.money.WithLabelValues(part).Set(float64(n) / float64(offpeak.Credit))
 	}
 }
 

@@ -65,7 +65,7 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 		}
 		if l.State.Terminal() {
 			h.live.drop(l.ID)
-			h.queue.unpark(func(k *class) bool { return k.quota && k.key.account == l.Account })
+			h.queue.unparkAccount(l.Account)
 		} else {
 			h.live.track(l, c.Job.Spec.Limits, now)
 			h.live.stakes(l, &c.Job.Spec.Requirements, c.Job.OutbidAt)
@@ -300,7 +300,7 @@ func (h *Hub) audit(ctx context.Context) error {
 			h.mu.Lock()
 			const old = 5 * time.Minute // events that take longer tell of a day gone wrong
 			maps.DeleteFunc(h.over, func(_ offpeak.LeaseID, at time.Time) bool { return h.env.Now().Sub(at) > old })
-			h.queue.unpark(func(c *class) bool { return c.quota })
+			h.queue.unpark(func(c *class) bool { return c.lacks != "" })
 			h.mu.Unlock()
 			h.wake()
 		}
@@ -313,6 +313,7 @@ func (h *Hub) audit(ctx context.Context) error {
 			continue
 		}
 		h.metrics.counted(counts)
+		h.countMoney(ctx)
 		h.mu.Lock()
 		have := len(h.queue.items)
 		h.mu.Unlock()

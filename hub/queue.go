@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"container/heap"
 	"encoding/json"
+	"errors"
 	"math"
 	"time"
 
 	"offpeak"
+	"offpeak/ledger"
 	"offpeak/placement"
 	"offpeak/store"
 )
@@ -45,9 +47,21 @@ type class struct {
 	items itemHeap
 	// index is the place in queue.ready, −1 while parked or empty.
 	index int
-	// quota says that it is parked because its account has all its leases.
-	quota bool
+	// lacks says what of its account's it is parked for; "" while it waits for a
+	// node. funds is what was missing where that is funds.
+	lacks lack
+	funds *ledger.FundsError
 }
+
+// lack is what an account has too little of for its jobs.
+type lack string
+
+const (
+	// lackLeases: it has all the leases that its quota allows.
+	lackLeases lack = "leases"
+	// lackFunds: its balance, or the job's budget, does not cover the first interval.
+	lackFunds lack = "funds"
+)
 
 // item is one queued job in as few bytes as matching needs.
 type item struct {
@@ -223,14 +237,21 @@ func (q *queue) first() *item {
 	return q.ready[0].items[0]
 }
 
-// park sets a class aside until a node changes or, for quota, a lease of the
-// account ends.
-func (q *queue) park(c *class, quota bool) {
+// park sets a class aside until a node changes or, where its account lacks
+// something, a lease of the account ends or money comes in.
+func (q *queue) park(c *class, why error) {
 	if c.index >= 0 {
 		heap.Remove(&q.ready, c.index)
 	}
 	if len(c.items) > 0 {
-		c.quota = quota
+		c.lacks, c.funds = "", nil
+		switch {
+		case errors.Is(why, offpeak.ErrFunds):
+			c.lacks = lackFunds
+			c.funds, _ = errors.AsType[*ledger.FundsError](why)
+		case why != nil:
+			c.lacks = lackLeases
+		}
 		q.parked[c] = struct{}{}
 	}
 }
@@ -242,11 +263,16 @@ func (q *queue) unpark(pick func(*class) bool) {
 			continue
 		}
 		delete(q.parked, c)
-		c.quota = false
+		c.lacks, c.funds = "", nil
 		if len(c.items) > 0 {
 			heap.Push(&q.ready, c)
 		}
 	}
+}
+
+// unparkAccount lets those be tried again whose account lacked something.
+func (q *queue) unparkAccount(account offpeak.AccountID) {
+	q.unpark(func(c *class) bool { return c.lacks != "" && c.key.account == account })
 }
 
 // ahead counts jobs that are matched before the item.

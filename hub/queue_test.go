@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"offpeak"
+	"offpeak/ledger"
 	"offpeak/store"
 )
 
@@ -52,7 +53,7 @@ func TestQueueIsASortedList(t *testing.T) {
 			},
 			"park": func(t *rapid.T) {
 				if it := q.first(); it != nil {
-					q.park(it.class, rapid.Bool().Draw(t, "quota"))
+					q.park(it.class, rapid.SampledFrom([]error{nil, offpeak.ErrQuota, offpeak.ErrFunds, &ledger.FundsError{}}).Draw(t, "why"))
 				}
 			},
 			"unpark": func(t *rapid.T) { q.unpark(func(*class) bool { return true }) },

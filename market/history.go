@@ -92,7 +92,7 @@ func (t *Tape) Take() []offpeak.Candle {
 	}
 	t.candles = nil
 	slices.SortFunc(out, func(a, b offpeak.Candle) int {
-		return cmp.Or(a.Segment.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
+		return cmp.Or(a.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
 	})
 	return out
 }

@@ -56,7 +56,7 @@ func byScan(trades []market.Trade) []offpeak.Candle {
 		out = append(out, c)
 	}
 	slices.SortFunc(out, func(a, b offpeak.Candle) int {
-		return cmp.Or(a.Segment.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
+		return cmp.Or(a.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
 	})
 	return out
 }
@@ -92,7 +92,7 @@ func TestTapeIsAScan(t *testing.T) {
 		}
 		take()
 		slices.SortFunc(taken, func(a, b offpeak.Candle) int {
-			return cmp.Or(a.Segment.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
+			return cmp.Or(a.Compare(b.Segment), cmp.Compare(a.Resolution, b.Resolution), a.Start.Compare(b.Start))
 		})
 		if want := byScan(trades); !slices.Equal(taken, want) {
 			t.Fatalf("got %+v\nwant %+v", taken, want)

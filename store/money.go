@@ -13,10 +13,14 @@ import (
 // price has nothing to do with any of it.
 type Money interface {
 	// Post appends transactions that come from outside (deposits, payouts), all of
-	// them or none. One that is there already changes nothing; a
-	// *ledger.ConflictError (ErrOperationConflict): another one has its id. A
-	// *ledger.NegativeError (ErrFunds): an account has not as much. ErrNotFound: there is no such account.
-	Post(ctx context.Context, actor offpeak.Actor, list []ledger.Transaction) error
+	// them or none, and says how many were new. One that is there already changes
+	// nothing; a *ledger.ConflictError (ErrOperationConflict): another one has its id. A
+	// *ledger.NegativeError (ErrFunds): an account has not as much. ErrNotFound: there
+	// is no such account. It is made for at most a thousand at once.
+	Post(ctx context.Context, op Op, list []ledger.Transaction) (fresh int, err error)
+	// Transactions returns those of the ids that there are, in the order in which
+	// they were appended.
+	Transactions(ctx context.Context, ids []ledger.TransactionID) ([]ledger.Transaction, error)
 	// Bill takes the next step of at most limit leases for which it is due: holds for
 	// the next paid interval, or renews the price at its node's ask where that is
 	// within the job's limit. A lease that is not covered, or whose ask rose above
@@ -25,11 +29,18 @@ type Money interface {
 	Bill(ctx context.Context, limit int) (billed Billed, more bool, err error)
 	// Balances returns what an account has available, and what is held for its leases.
 	Balances(ctx context.Context, account offpeak.AccountID) (Balances, error)
-	// Receipts walks over the lines of what a job's settled attempts cost, in their order.
-	Receipts(ctx context.Context, job offpeak.JobID) ([]ledger.Receipt, error)
+	// Totals sums the balances of each part of the ledger over all accounts and the
+	// grid itself.
+	Totals(ctx context.Context) (map[ledger.Part]offpeak.MicroCredits, error)
+	// Receipts returns the lines of what a job's settled attempts cost, in their
+	// order: for an account those that it paid or was paid by. ErrNotFound: the job is
+	// not the account's, and it ran on no node of the account's either.
+	Receipts(ctx context.Context, account offpeak.AccountID, job offpeak.JobID) ([]ledger.Receipt, error)
 	// Statement walks over the transactions that changed an account's balances, the
 	// oldest first.
 	Statement(ctx context.Context, account offpeak.AccountID) iter.Seq2[ledger.Transaction, error]
+	// CheckLedger is the part of Check that recomputes the ledger: I6 to I8.
+	CheckLedger(ctx context.Context) ([]Violation, error)
 }
 
 // Billed is what Bill did.

@@ -38,11 +38,10 @@ type Direct struct {
 func (d *Direct) Do(ctx context.Context, method, path string, op offpeak.OpID, in, out any) error {
 	var body io.Reader
 	if in != nil {
-		data, err := json.Marshal(in)
-		if err != nil {
-			return fmt.Errorf("encode request: %w", err)
+		var err error
+		if body, err = encode(in); err != nil {
+			return err
 		}
-		body = bytes.NewReader(data)
 	}
 	resp, err := d.Raw(ctx, method, path, op, body, "application/json")
 	if err != nil {
@@ -53,8 +52,23 @@ func (d *Direct) Do(ctx context.Context, method, path string, op offpeak.OpID, i
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, int64(MaxBody)))
 		return nil
 	}
-	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-		return fmt.Errorf("%s %s: read answer: %w", method, path, errors.Join(offpeak.ErrUnavailable, err))
+	if err := answered(resp.Body, out); err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+func encode(in any) (io.Reader, error) {
+	data, err := json.Marshal(in)
+	if err != nil {
+		return nil, fmt.Errorf("encode request: %w", err)
+	}
+	return bytes.NewReader(data), nil
+}
+
+func answered(body io.Reader, out any) error {
+	if err := json.NewDecoder(body).Decode(out); err != nil {
+		return fmt.Errorf("read answer: %w", errors.Join(offpeak.ErrUnavailable, err))
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"offpeak"
 	"offpeak/blob"
 	"offpeak/hub"
+	"offpeak/ledger/csvbatch"
 	"offpeak/store/sqlite"
 	"offpeak/wire"
 )
@@ -56,7 +57,7 @@ func newGrid(t testing.TB, opts Options) *grid {
 	h := hub.New(hub.Config{
 		Interval: 200 * time.Millisecond, Timeout: 5 * time.Second, Offer: 5 * time.Second, Tick: 50 * time.Millisecond,
 		Hubs: []string{url}, Folder: dir, Version: "test",
-	}, hub.Env{Store: db, Blobs: blobs, Log: log, Now: time.Now, Rand: rand.New(rand.NewPCG(1, 2)), Random: crand.Reader})
+	}, hub.Env{Store: db, Blobs: blobs, Payments: csvbatch.Adapter{Own: testKey(), Trusted: testKey().Public().(ed25519.PublicKey)}, Log: log, Now: time.Now, Rand: rand.New(rand.NewPCG(1, 2)), Random: crand.Reader})
 	secret, err := h.Access().Bootstrap(ctx)
 	if err != nil || secret == "" {
 		t.Fatalf("bootstrap: %q, %v", secret, err)

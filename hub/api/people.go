@@ -281,8 +281,12 @@ func (a *api) whoami(ctx context.Context, c *caller, _ *none) (wire.Whoami, erro
 		Token: c.token.ID, Expires: c.token.ExpiresAt, Version: a.opts.Version}, nil
 }
 
-func (a *api) check(ctx context.Context, _ *caller, _ *none) (wire.Checked, error) {
-	out, err := a.hub.Check(ctx)
+type checkQuery struct {
+	Ledger bool `query:"ledger" doc:"true: recompute the ledger, and nothing else"`
+}
+
+func (a *api) check(ctx context.Context, _ *caller, in *checkQuery) (wire.Checked, error) {
+	out, err := a.hub.Check(ctx, in.Ledger)
 	if out.Violations == nil {
 		out.Violations = []wire.Violation{}
 	}

@@ -3,6 +3,7 @@ package trade
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"offpeak"
@@ -59,7 +60,7 @@ func (f *Floor) Note(trades ...market.Trade) {
 // when the store was lost may be missing from it, never be in it twice.
 func (f *Floor) Flush(ctx context.Context) error {
 	f.mu.Lock()
-	candles := append(f.unsaved, f.tape.Take()...)
+	candles := slices.Concat(f.unsaved, f.tape.Take())
 	f.unsaved = nil
 	f.mu.Unlock()
 	if len(candles) == 0 {

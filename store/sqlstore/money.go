@@ -204,41 +204,68 @@ func paid(l *lease, m *ledger.Lease) *store.Paid {
 }
 
 // Post appends transactions that come from outside.
-func (s *Store) Post(ctx context.Context, actor offpeak.Actor, list []ledger.Transaction) error {
-	_, err := write(ctx, s, "post to the ledger", func(t *verb) (struct{}, error) {
-		for _, x := range list {
-			if err := t.postOnce(actor, x); err != nil {
-				return struct{}{}, fmt.Errorf("transaction %s: %w", x.ID, err)
-			}
+func (s *Store) Post(ctx context.Context, op store.Op, list []ledger.Transaction) (int, error) {
+	return write(ctx, s, "post to the ledger", func(t *verb) (int, error) {
+		object := ""
+		if len(list) > 0 {
+			object = string(list[0].ID)
 		}
-		return struct{}{}, nil
+		fresh, _, err := once(t, op, "ledger.post", object, func() (fresh int, err error) {
+			for _, x := range list {
+				posted, err := t.postOnce(op.Actor, x)
+				if err != nil {
+					return 0, fmt.Errorf("transaction %s: %w", x.ID, err)
+				}
+				fresh += posted
+			}
+			return fresh, nil
+		})
+		return fresh, err
 	})
-	return err
 }
 
-func (t *verb) postOnce(actor offpeak.Actor, x ledger.Transaction) error {
+// postOnce appends a transaction that is not there yet, and says how many that is.
+func (t *verb) postOnce(actor offpeak.Actor, x ledger.Transaction) (int, error) {
 	if slices.ContainsFunc(t.writes.rows[addTransaction], func(row []any) bool { return row[0] == string(x.ID) }) {
-		return &ledger.ConflictError{Transaction: x.ID, Field: "place: it is in the list twice"}
+		return 0, &ledger.ConflictError{Transaction: x.ID, Field: "place: it is in the list twice"}
 	}
 	stored, err := t.transactions(`t.id = $1`, string(x.ID))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if len(stored) > 0 {
-		return x.Again(stored[0])
+		return 0, x.Again(stored[0])
 	}
-	for _, e := range x.Entries {
-		if e.Account.Of != "" {
-			if _, err := t.account(e.Account.Of); err != nil {
-				return err
-			}
+	e := offpeak.Event{Type: "ledger." + string(x.Kind), Data: data(told{x.ID, max(x.Entries[0].Amount, -x.Entries[0].Amount)})}
+	for _, entry := range x.Entries {
+		if entry.Account.Of == "" {
+			continue
 		}
+		if _, err := t.account(entry.Account.Of); err != nil {
+			return 0, fmt.Errorf("account %s: %w", entry.Account.Of, err)
+		}
+		e.Account = entry.Account.Of
 	}
 	if err := t.post(x); err != nil {
-		return err
+		return 0, err
 	}
-	t.audit(actor, "ledger."+string(x.Kind), string(x.ID), "done")
-	return nil
+	t.event(e)
+	t.audit(actor, e.Type, string(x.ID), "done")
+	return 1, nil
+}
+
+// told is what the event of a deposit or payout says.
+type told struct {
+	Transaction ledger.TransactionID `json:"transaction"`
+	Amount      offpeak.MicroCredits `json:"amount"`
+}
+
+// Transactions returns those of the ids that there are.
+func (s *Store) Transactions(ctx context.Context, ids []ledger.TransactionID) ([]ledger.Transaction, error) {
+	return read(ctx, s, "read transactions", func(t *verb) ([]ledger.Transaction, error) {
+		where, arg := oneOf("t.id", ids)
+		return t.transactions(where, arg)
+	})
 }
 
 // transactions reads transactions with their entries, in the order in which they were
@@ -276,29 +303,48 @@ func (s *Store) Balances(ctx context.Context, account offpeak.AccountID) (store.
 	})
 }
 
-// Receipts returns the lines of what a job's settled attempts cost.
-func (s *Store) Receipts(ctx context.Context, job offpeak.JobID) ([]ledger.Receipt, error) {
-	var out []ledger.Receipt
-	_, err := s.db.Glance(ctx, Look{`SELECT line FROM receipts WHERE job = $1`, []any{string(job)}, func(r Rows) error {
-		var text string
-		var line ledger.Receipt
-		if err := r.Scan(&text); err != nil {
+// Totals sums the balances of each part.
+func (s *Store) Totals(ctx context.Context) (map[ledger.Part]offpeak.MicroCredits, error) {
+	return read(ctx, s, "sum the ledger", func(t *verb) (map[ledger.Part]offpeak.MicroCredits, error) {
+		out := make(map[ledger.Part]offpeak.MicroCredits)
+		// PostgreSQL sums integers to a type of its own.
+		err := t.each(`SELECT part, CAST(SUM(balance) AS BIGINT) FROM balances GROUP BY part`, nil, func(r Rows) error {
+			var part ledger.Part
+			var sum offpeak.MicroCredits
+			err := r.Scan(&part, &sum)
+			out[part] = sum
 			return err
+		})
+		return out, err
+	})
+}
+
+// Receipts returns the lines of what a job's settled attempts cost.
+func (s *Store) Receipts(ctx context.Context, account offpeak.AccountID, job offpeak.JobID) ([]ledger.Receipt, error) {
+	out, err := read(ctx, s, "read receipts of job "+string(job), func(t *verb) ([]ledger.Receipt, error) {
+		var out []ledger.Receipt
+		err := t.each(`SELECT line FROM receipts WHERE job = $1 AND ($2 = '' OR payer = $2 OR owner = $2)`, []any{string(job), string(account)}, func(r Rows) error {
+			var text string
+			if err := r.Scan(&text); err != nil {
+				return err
+			}
+			out = append(out, ledger.Receipt{})
+			return json.Unmarshal([]byte(text), &out[len(out)-1])
+		})
+		if err != nil || len(out) > 0 {
+			return out, err
 		}
-		err := json.Unmarshal([]byte(text), &line)
-		out = append(out, line)
-		return err
-	}})
-	if err != nil {
-		return nil, fmt.Errorf("read receipts of job %s: %w", job, err)
-	}
+		// Nothing was charged yet, or there is no such job for this account.
+		_, err = s.job(t, account, job)
+		return nil, err
+	})
 	slices.SortFunc(out, func(a, b ledger.Receipt) int {
 		if a.Attempt != b.Attempt {
 			return int(a.Attempt) - int(b.Attempt)
 		}
 		return a.Term.N - b.Term.N
 	})
-	return out, nil
+	return out, err
 }
 
 // Statement walks over the transactions of an account.
@@ -536,6 +582,11 @@ func walk[T any](list []T) iter.Seq2[T, error] {
 			}
 		}
 	}
+}
+
+// CheckLedger recomputes the ledger.
+func (s *Store) CheckLedger(ctx context.Context) ([]store.Violation, error) {
+	return read(ctx, s, "check the ledger", func(t *verb) ([]store.Violation, error) { return t.checkMoney() })
 }
 
 // checkMoney has the ledger recompute everything from what is stored.

@@ -336,7 +336,7 @@ func renewals(t *testing.T, g *grid) {
 	if end.Paid == nil || end.Paid.Price != 4*hourly || end.Paid.Metered != ran-r.Metered || end.Queued == nil {
 		t.Errorf("the end: %+v, paid %+v, after %d", end.Queued, end.Paid, before)
 	}
-	lines, err := g.Receipts(ctx, l.Job)
+	lines, err := g.Receipts(ctx, "", l.Job)
 	if err != nil || len(lines) != 2 || lines[0].Term.Price != 2*hourly || lines[1].Term.Price != 4*hourly {
 		t.Errorf("receipts: %+v, %v", lines, err)
 	}
@@ -439,7 +439,7 @@ func budget(t *testing.T, g *grid) {
 	if end.Job.State != offpeak.JobFailed || end.Job.Reason != offpeak.EndBudgetSpent || end.Queued != nil {
 		t.Errorf("in the end: %+v", end.Job)
 	}
-	lines, err := g.Receipts(ctx, j.ID)
+	lines, err := g.Receipts(ctx, "", j.ID)
 	if err != nil {
 		t.Fatal(err)
 	}

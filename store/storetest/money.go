@@ -18,7 +18,7 @@ func (g *grid) deposit(to offpeak.AccountID, amount offpeak.MicroCredits) ledger
 	if err != nil {
 		g.Fatalf("Deposit: %v", err)
 	}
-	if err := g.Post(context.Background(), offpeak.Actor{}, []ledger.Transaction{t}); err != nil {
+	if _, err := g.Post(context.Background(), g.op(), []ledger.Transaction{t}); err != nil {
 		g.Fatalf("Post: %v", err)
 	}
 	return t
@@ -61,26 +61,29 @@ func money(t *testing.T, g *grid) {
 		t.Fatal(err)
 	}
 	in := g.deposit(poor.ID, 5*offpeak.Credit)
-	if err := g.Post(ctx, offpeak.Actor{}, []ledger.Transaction{in}); err != nil {
-		t.Errorf("the same deposit again: %v", err)
+	if fresh, err := g.Post(ctx, g.op(), []ledger.Transaction{in}); err != nil || fresh != 0 {
+		t.Errorf("the same deposit again: %d, %v", fresh, err)
+	}
+	if list, err := g.Transactions(ctx, []ledger.TransactionID{"deposit/none", in.ID}); err != nil || len(list) != 1 || in.Again(list[0]) != nil {
+		t.Errorf("the deposit by its id: %+v, %v", list, err)
 	}
 	other := in
 	other.Entries = []ledger.Entry{{Account: ledger.Grid(ledger.PartDeposits), Amount: -7}, {Account: ledger.Available(poor.ID), Amount: 7}}
-	if err := g.Post(ctx, offpeak.Actor{}, []ledger.Transaction{other}); !errors.As(err, new(*ledger.ConflictError)) {
+	if _, err := g.Post(ctx, g.op(), []ledger.Transaction{other}); !errors.As(err, new(*ledger.ConflictError)) {
 		t.Errorf("another deposit under its id = %v", err)
 	}
 	out, err := ledger.Payout(ledger.Movement{External: "out", Account: poor.ID, Amount: 6 * offpeak.Credit}, g.clock.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Post(ctx, offpeak.Actor{}, []ledger.Transaction{out}); !errors.Is(err, offpeak.ErrFunds) {
+	if _, err := g.Post(ctx, g.op(), []ledger.Transaction{out}); !errors.Is(err, offpeak.ErrFunds) {
 		t.Errorf("a payout of more than there is = %v", err)
 	}
 	lost, err := ledger.Deposit(ledger.Movement{External: "lost", Account: "acct_nobody", Amount: 1}, g.clock.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Post(ctx, offpeak.Actor{}, []ledger.Transaction{lost}); !errors.Is(err, offpeak.ErrNotFound) {
+	if _, err := g.Post(ctx, g.op(), []ledger.Transaction{lost}); !errors.Is(err, offpeak.ErrNotFound) {
 		t.Errorf("a deposit to nobody = %v", err)
 	}
 	if b := g.balances(poor.ID); b != (store.Balances{Available: 5 * offpeak.Credit}) {
@@ -96,6 +99,13 @@ func money(t *testing.T, g *grid) {
 	if len(all) != 1 || all[0] != in.ID {
 		t.Errorf("the statement is %v", all)
 	}
+	sums, err := g.Totals(ctx)
+	if err != nil || sums[ledger.PartAvailable]+sums[ledger.PartDeposits] != 0 || sums[ledger.PartAvailable] < 5*offpeak.Credit {
+		t.Errorf("the sums are %v, %v", sums, err)
+	}
+	if bad, err := g.CheckLedger(ctx); err != nil || len(bad) > 0 {
+		t.Errorf("the ledger differs: %v, %v", bad, err)
+	}
 }
 
 // An attempt is paid for as the table of ends says, once, to whom the node belongs.
@@ -103,6 +113,10 @@ func moneyEnds(t *testing.T, g *grid) {
 	ctx := context.Background()
 	n := g.enrol(0)
 	payer := g.other()
+	stranger, err := g.CreateAccount(ctx, g.op(), offpeak.Account{ID: "acct_stranger", Name: "stranger"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	const perHour = offpeak.Price(3600 * offpeak.Credit) // a credit a second
 	for _, c := range []struct {
 		reason  offpeak.EndReason
@@ -131,9 +145,17 @@ func moneyEnds(t *testing.T, g *grid) {
 		if b := g.balances(g.account); b.Available-earned.Available != c.charged {
 			t.Errorf("%s: the owner got %s", c.reason, b.Available-earned.Available)
 		}
-		lines, err := g.Receipts(ctx, j.ID)
+		lines, err := g.Receipts(ctx, "", j.ID)
 		if err != nil || len(lines) != 1 || lines[0].Charged != c.charged {
 			t.Fatalf("%s: receipts %+v, %v", c.reason, lines, err)
+		}
+		for _, of := range []offpeak.AccountID{payer, g.account} {
+			if seen, err := g.Receipts(ctx, of, j.ID); err != nil || len(seen) != 1 {
+				t.Errorf("%s: %s sees %+v, %v", c.reason, of, seen, err)
+			}
+		}
+		if seen, err := g.Receipts(ctx, stranger.ID, j.ID); !errors.Is(err, offpeak.ErrNotFound) {
+			t.Errorf("%s: a stranger sees %+v, %v", c.reason, seen, err)
 		}
 		if again, err := ledger.Recompute(lines[0]); err != nil || again != lines[0] {
 			t.Errorf("%s: recomputed: %+v, %v; was %+v", c.reason, again, err, lines[0])
@@ -194,7 +216,7 @@ func bill(t *testing.T, g *grid) {
 	if b := g.balances(poor.ID); b.Held != 0 {
 		t.Errorf("in the end: %+v", b)
 	}
-	if lines, err := g.Receipts(ctx, j.ID); err != nil || len(lines) != 1 {
+	if lines, err := g.Receipts(ctx, "", j.ID); err != nil || len(lines) != 1 {
 		t.Errorf("receipts: %+v, %v", lines, err)
 	}
 }

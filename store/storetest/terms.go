@@ -40,7 +40,7 @@ func renewedForNothing(t *testing.T, g *grid) {
 	if b := g.balances(g.account); b.Held != 0 || b.Available != before.Available {
 		t.Errorf("in the end its account, which pays itself, has %+v, had %+v", b, before)
 	}
-	lines, err := g.Receipts(context.Background(), l.Job)
+	lines, err := g.Receipts(context.Background(), "", l.Job)
 	if err != nil || len(lines) != 4 {
 		t.Fatalf("receipts: %+v, %v", lines, err)
 	}
@@ -118,7 +118,7 @@ func renewedNotWhenGoing(t *testing.T, g *grid) {
 	if end.Paid == nil || end.Paid.Price != hourly || end.Paid.Metered != ran {
 		t.Errorf("paid: %+v, ran %d", end.Paid, ran)
 	}
-	lines, err := g.Receipts(ctx, l.Job)
+	lines, err := g.Receipts(ctx, "", l.Job)
 	if err != nil || len(lines) != 1 || lines[0].Term.Price != hourly {
 		t.Errorf("receipts: %+v, %v", lines, err)
 	}

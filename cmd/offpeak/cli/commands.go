@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"slices"
+
 	"github.com/spf13/cobra"
 
 	"offpeak/cmd/offpeak/cli/people"
@@ -9,5 +11,6 @@ import (
 
 // commands lists the commands of offpeak.
 func commands(env Env) []*cobra.Command {
-	return append([]*cobra.Command{newHub(env), newAgent(env), newRestore(env), newMigrate(env), newVersion(env)}, append(people.New(env), trading.New(env)...)...)
+	own := []*cobra.Command{newHub(env), newAgent(env), newRestore(env), newMigrate(env), newPayments(env), newVersion(env)}
+	return slices.Concat(own, people.New(env), trading.New(env))
 }

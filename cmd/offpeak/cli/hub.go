@@ -35,6 +35,7 @@ import (
 // hubOptions is what the flags of the hub command say.
 type hubOptions struct {
 	listen, data, config, db, blobs string
+	paymentsKey, depositsKey        string
 	heartbeat, timeout, offer, tick time.Duration
 	keepJobs, keepLogs, keepEvents  time.Duration
 	keepOperations                  time.Duration
@@ -106,6 +107,8 @@ the file.`,
 	f.StringSliceVar(&o.advertise, "advertise", nil, "`addresses` that join tokens name, for example https://hub.example.org:7070")
 	f.Float64Var(&o.rate, "rate", 1000, "requests a second that one token may make")
 	f.BoolVar(&o.noLocalFile, "no-local-file", false, "don't write the file through which this user's agents and commands find the hub")
+	f.StringVar(&o.paymentsKey, "payments-key", "", "`file` of the private key that signs payouts (default payments.key in the data folder, made when first needed); hubs on one database need the same one")
+	f.StringVar(&o.depositsKey, "deposits-key", "", "`file` of the public key of who signs deposits for the grid (default: nobody is trusted, and none are imported)")
 	f.StringVar(&o.traceVerbs, "trace-verbs", "", "`file` that says which of the store's verbs are under way; for tests that kill hubs")
 	_ = f.MarkHidden("trace-verbs")
 	f.BoolVar(&o.tls, "tls", false, "serve TLS on loopback too")
@@ -170,6 +173,9 @@ func (o *hubOptions) run(ctx context.Context, env Env) error {
 	// goes at once.
 	context.AfterFunc(ctx, restore)
 
+	if err := o.checkPayments(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return fmt.Errorf("make data folder: %w; choose another with --data", err)
 	}
@@ -310,7 +316,7 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version, Blobs: o.blobsIn(s.blobs), BlobsAt: o.blobs,
 		Trade: o.market.trade(),
 	}, hub.Env{
-		ID: s.id, Store: s.store, Blobs: s.blobs.Store, Log: s.log, Now: s.now,
+		ID: s.id, Store: s.store, Blobs: s.blobs.Store, Payments: o.payments(), Log: s.log, Now: s.now,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Random: crand.Reader,
 	})
 	if err := s.join(ctx, h); err != nil {

@@ -52,6 +52,7 @@ func New(env Env) *cobra.Command {
 		&cobra.Group{ID: "jobs", Title: "Jobs:"},
 		&cobra.Group{ID: "market", Title: "Market and money:"},
 		&cobra.Group{ID: "grid", Title: "The grid and who you are there:"},
+		&cobra.Group{ID: "money", Title: "Money:"},
 		&cobra.Group{ID: "machines", Title: "Machines that make a grid:"},
 		&cobra.Group{ID: "operate", Title: "For operators:"},
 	)
@@ -71,6 +72,8 @@ func group(name string) string {
 		return "market"
 	case "nodes", "events", "login", "context", "whoami", "token":
 		return "grid"
+	case "balance", "receipt", "statement", "deposit", "payout", "payments":
+		return "money"
 	case "hub", "agent":
 		return "machines"
 	case "account", "hubs", "check", "backup", "restore", "migrate":

@@ -71,6 +71,12 @@ func TestEveryCommandPrintsJSON(t *testing.T) {
 		{"context ls", "context ls"}, {"login", "login --token - " + h.url}, {"context use", "context use 127.0.0.1"}, {"context rm", "context rm 127.0.0.1"},
 		{"hubs", "hubs"}, {"backup", "backup " + filepath.Join(home, "backup")},
 		{"migrate", ""}, // TestMigrate
+		{"deposit", "deposit lab 12.50 --ref bank-1"}, {"balance", "balance lab"}, {"statement", "statement lab"}, {"receipt", "receipt " + first},
+		{"payout", "payout lab 1.50 --ref transfer-1"}, {"payout return", "payout return transfer-1"},
+		{"payout export", "payout export " + filepath.Join(home, "payouts.csv") + " --batch b1"},
+		{"payments keygen", "payments keygen " + filepath.Join(home, "bank.key")}, {"payments show", "payments show " + filepath.Join(home, "bank.key")},
+		{"payments verify", "payments verify " + filepath.Join(home, "payouts.csv") + " --key " + filepath.Join(home, "hub", "payments.key")},
+		{"payments sign", ""}, {"deposit import", ""}, {"payout grid", ""}, // testdata/grid/money.txtar
 	}
 	known := map[string]bool{}
 	for _, l := range lines {

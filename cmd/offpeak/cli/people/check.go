@@ -13,19 +13,28 @@ import (
 
 func newCheck(env world.Env) *cobra.Command {
 	c := &client{env: env}
-	return c.command(&cobra.Command{
+	var ledger bool
+	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check the grid's invariants on the live store",
 		Long: `Check runs the grid's invariants as queries on the live store. It prints the rows
 that break one and exits with 1 if there are any. Warnings (a disk that fills up)
-go to standard error and do not change the exit code.`,
-		Example: `  offpeak check`,
-		Args:    cobra.NoArgs,
+go to standard error and do not change the exit code. With --ledger it recomputes every
+balance and receipt from the ledger's entries, which it does otherwise too, and
+nothing else.`,
+		Example: `  offpeak check
+  offpeak check --ledger`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := c.dial(); err != nil {
 				return err
 			}
-			checked, err := remote.Ask(cmd.Context(), c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (wire.Checked, error) { return d.Check(ctx) })
+			checked, err := remote.Ask(cmd.Context(), c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (wire.Checked, error) {
+				if ledger {
+					return d.CheckLedger(ctx)
+				}
+				return d.Check(ctx)
+			})
 			if err != nil {
 				return err
 			}
@@ -34,6 +43,10 @@ go to standard error and do not change the exit code.`,
 			}
 			err = c.print(checked, ids(checked.Violations, func(v wire.Violation) string { return v.Object }), func(t *render.Table) {
 				if len(checked.Violations) == 0 {
+					if ledger {
+						t.Line("Every balance and receipt follows from the entries.")
+						return
+					}
 					t.Line("All invariants hold.")
 					return
 				}
@@ -47,5 +60,7 @@ go to standard error and do not change the exit code.`,
 			}
 			return err
 		},
-	})
+	}
+	cmd.Flags().BoolVar(&ledger, "ledger", false, "only recompute the ledger")
+	return c.command(cmd)
 }

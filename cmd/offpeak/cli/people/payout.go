@@ -1,0 +1,149 @@
+package people
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"offpeak"
+	"offpeak/cmd/offpeak/cli/remote"
+	"offpeak/cmd/offpeak/cli/render"
+	"offpeak/cmd/offpeak/cli/world"
+	"offpeak/wire"
+)
+
+func newPayout(env world.Env) *cobra.Command {
+	c := &client{env: env}
+	var ref string
+	cmd := &cobra.Command{
+		Use: "payout ACCOUNT AMOUNT", Short: "Take credits out of an account (admins)",
+		Long: `Payout takes AMOUNT credits out of what an account has available. --ref is the
+world's reference: the same payout again changes nothing, and another one with its
+reference is refused.`,
+		Example: `  offpeak payout vision-lab 12.50 --ref transfer-311
+  offpeak payout export payouts.csv --batch 2026-12-02`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.post(cmd.Context(), args, ref, func(ctx context.Context, d *wire.Direct, op offpeak.OpID, in wire.NewMovement) (wire.Posted, error) {
+				return d.Payout(ctx, op, in)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&ref, "ref", "", "the world's `reference`")
+	cmd = c.command(cmd)
+	cmd.AddCommand(newPayoutExport(env), newPayoutReturn(env), newPayoutGrid(env))
+	return cmd
+}
+
+func newPayoutExport(env world.Env) *cobra.Command {
+	c := &client{env: env}
+	var in wire.NewPayouts
+	var pay []string
+	cmd := &cobra.Command{
+		Use: "export FILE", Short: "Post payouts and write them to a signed file (admins)",
+		Long: `Export takes out what every account has available, from --minimum on, or what --pay
+says, and writes it to FILE, signed by the hub, for whoever makes the transfers.
+The payouts are posted in the same step. The same --batch gives the same file again,
+so a file that was lost can be had once more and nobody is paid twice.`,
+		Example: `  offpeak payout export payouts.csv --batch 2026-12-02 --minimum 10
+  offpeak payout export payouts.csv --batch ada-1 --pay vision-lab=12.50`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if in.Batch == "" {
+				return world.BadInput("--batch: is needed: a name, under which the payouts are made once")
+			}
+			if err := c.dial(); err != nil {
+				return err
+			}
+			for _, p := range pay {
+				name, amount, ok := strings.Cut(p, "=")
+				if !ok {
+					return world.Refuse(&offpeak.FieldError{Field: "--pay", Value: p, Rule: "is ACCOUNT=AMOUNT"})
+				}
+				a, err := c.account(cmd.Context(), name)
+				if err != nil {
+					return err
+				}
+				in.Payouts = append(in.Payouts, wire.Payout{Account: a.ID, Amount: amount})
+			}
+			op := remote.NewOp()
+			batch, err := remote.Ask(cmd.Context(), c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) ([]byte, error) {
+				return d.ExportPayouts(ctx, op, in)
+			})
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(args[0], batch, 0o600); err != nil {
+				return world.Hint(fmt.Errorf("write payouts: %w", err), "They are posted: the same --batch writes the same file.")
+			}
+			rows := max(0, bytes.Count(batch, []byte("\n"))-3)
+			return c.print(map[string]any{"batch": in.Batch, "file": args[0], "payouts": rows}, []string{in.Batch}, func(t *render.Table) {
+				t.Line(fmt.Sprintf("%d payouts are posted and written to %s", rows, args[0]))
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&in.Batch, "batch", "", "`name` of the batch")
+	f.StringVar(&in.Minimum, "minimum", "", "only accounts that have this `amount` or more")
+	f.StringArrayVar(&pay, "pay", nil, "`ACCOUNT=AMOUNT` to pay instead of everything; may be repeated")
+	return c.command(cmd)
+}
+
+func newPayoutReturn(env world.Env) *cobra.Command {
+	c := &client{env: env}
+	return c.command(&cobra.Command{
+		Use: "return REFERENCE", Short: "Give back a payout that did not arrive (admins)",
+		Long: `Return gives an account back what a payout took, once. REFERENCE is the payout's, as
+"offpeak statement" and the signed file show it.`,
+		Example: `  offpeak payout return transfer-311
+  offpeak payout return 2026-12-02/7`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := c.dial(); err != nil {
+				return err
+			}
+			op := remote.NewOp()
+			p, err := remote.Ask(cmd.Context(), c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (wire.Posted, error) {
+				return d.ReturnPayout(ctx, op, wire.NewReturn{External: args[0]})
+			})
+			if err != nil {
+				return err
+			}
+			return c.printPosted(p)
+		},
+	})
+}
+
+func newPayoutGrid(env world.Env) *cobra.Command {
+	c := &client{env: env}
+	var ref string
+	cmd := &cobra.Command{
+		Use: "grid PART AMOUNT", Short: "Take out what the operator earned (admins)",
+		Long: `Grid takes AMOUNT credits out of what the grid itself has. PART is fee, what the
+operator earned, or rounding, what rounding left; "offpeak balance --grid" shows both.`,
+		Example: `  offpeak payout grid fee 12.50 --ref transfer-312`,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if ref == "" {
+				return world.BadInput("--ref: is needed: the world's reference, under which it counts once")
+			}
+			if err := c.dial(); err != nil {
+				return err
+			}
+			op := remote.NewOp()
+			p, err := remote.Ask(cmd.Context(), c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (wire.Posted, error) {
+				return d.GridPayout(ctx, op, wire.NewGridPayout{External: ref, Part: args[0], Amount: args[1]})
+			})
+			if err != nil {
+				return err
+			}
+			return c.printPosted(p)
+		},
+	}
+	cmd.Flags().StringVar(&ref, "ref", "", "the world's `reference`")
+	return c.command(cmd)
+}
