@@ -46,8 +46,9 @@ type joinOrder struct {
 
 // loadOrder submits jobs and waits until all have ended.
 type loadOrder struct {
-	Hubs    []string
-	Token   string
+	Hubs []string
+	// Tokens are those of who submits; clients take them in turn.
+	Tokens  []string
 	Spec    offpeak.Spec
 	Jobs    int
 	Clients int
@@ -409,7 +410,7 @@ func (a *agents) load(o *loadOrder) (done, error) {
 	var next atomic.Int64
 	group := errgroup.Group{}
 	for c := range o.Clients {
-		d := a.direct(o.Hubs, c, o.Token)
+		d := a.direct(o.Hubs, c, o.Tokens[c%len(o.Tokens)])
 		group.Go(func() error {
 			for {
 				i := next.Add(1)

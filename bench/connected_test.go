@@ -46,7 +46,7 @@ func BenchmarkConnected(b *testing.B) {
 			for b.Loop() {
 				measureBeats(b, c, fleets, "idle")
 			}
-			fleets[0].do(order{Load: &loadOrder{Hubs: c.URLs(), Token: c.Client.Token, Spec: cycleSpec(), Jobs: nodes, Clients: 16, Window: nodes, Leave: true}})
+			fleets[0].do(order{Load: &loadOrder{Hubs: c.URLs(), Tokens: []string{c.Client.Token}, Spec: cycleSpec(), Jobs: nodes, Clients: 16, Window: nodes, Leave: true}})
 			gridtest.Eventually(b, 3*time.Minute, "a lease on every node", func() error {
 				if n := c.metrics()["reports_total"]; n < float64(nodes) {
 					return fmt.Errorf("%v run", n)

@@ -37,7 +37,7 @@ func BenchmarkCycle(b *testing.B) {
 			c := startCluster(b, e, calm())
 			f := startFleet(b)
 			f.do(order{Join: &joinOrder{Hubs: c.URLs(), Token: c.JoinToken(nodes), Names: "v", Nodes: nodes, Slots: slots, Every: 5 * time.Second}})
-			load := loadOrder{Hubs: c.URLs(), Token: c.Client.Token, Spec: cycleSpec(), Jobs: 500, Clients: 64, Window: 512}
+			load := loadOrder{Hubs: c.URLs(), Tokens: []string{c.Client.Token}, Spec: cycleSpec(), Jobs: 500, Clients: 64, Window: 512}
 			f.do(order{Load: &load}) // warm everything up
 			load.Jobs = 4000
 			bare := newBareSQL(b, c, 4)
@@ -101,7 +101,7 @@ func BenchmarkHalfLoad(b *testing.B) {
 	defer db.Close(ctx)
 	f := startFleet(b)
 	f.do(order{Join: &joinOrder{Hubs: c.URLs(), Token: c.JoinToken(nodes), Names: "v", Nodes: nodes, Slots: slots, Every: 5 * time.Second}})
-	load := loadOrder{Hubs: c.URLs(), Token: c.Client.Token, Spec: cycleSpec(), Jobs: 2 * perSecond, Clients: 64, Rate: perSecond}
+	load := loadOrder{Hubs: c.URLs(), Tokens: []string{c.Client.Token}, Spec: cycleSpec(), Jobs: 2 * perSecond, Clients: 64, Rate: perSecond}
 	f.do(order{Load: &load}) // warm everything up
 	load.Jobs = 20 * perSecond
 	for b.Loop() {

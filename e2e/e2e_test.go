@@ -21,6 +21,10 @@ import (
 // bin is the binary under test, built once by TestMain.
 var bin string
 
+// paid is what nodes ask where money changes hands all the while that things fail:
+// what the ledger says in the end is checked with everything else.
+const paid = 360_000 // 0.36 credits an hour
+
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "offpeak-e2e")
 	if err != nil {

@@ -23,6 +23,7 @@ const leaseEnds = 30 * time.Second
 func TestAgentStoppedPastItsTimeout(t *testing.T) {
 	t.Parallel()
 	g := gridtest.Start(t, bin)
+	g.Priced(paid)
 	a := g.StartAgent("a", "")
 	id := g.Submit(g.Counter(50, 100*time.Millisecond)).ID
 	old := g.WaitState(id, 20*time.Second, offpeak.JobRunning).Lease
@@ -73,6 +74,7 @@ func TestEndIsToldAgain(t *testing.T) {
 			t.Parallel()
 			// Long enough for the job not to freeze while no answer comes.
 			g := gridtest.Start(t, bin, "--timeout", "20s")
+			g.Priced(paid)
 			link := g.Link()
 			a := g.StartAgent("far", link.URL())
 			spec := g.Shell(gridtest.Say + `echo up; until [ -e "$END" ]; do sleep 0.02; done; say end`)
@@ -114,6 +116,7 @@ func TestEndIsToldAgain(t *testing.T) {
 func TestSupervisorKilled(t *testing.T) {
 	t.Parallel()
 	g := gridtest.Start(t, bin)
+	g.Priced(paid)
 	a := g.StartAgent("a", "", "--warm", "1")
 	id := g.Submit(g.Counter(30, 100*time.Millisecond)).ID
 	old := g.WaitState(id, 20*time.Second, offpeak.JobRunning).Lease

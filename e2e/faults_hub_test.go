@@ -31,6 +31,7 @@ func TestHubKilledAgainAndAgain(t *testing.T) {
 		kills = n
 	}
 	g := gridtest.Start(t, bin)
+	g.Priced(paid)
 	for i := range 4 {
 		g.StartAgent(fmt.Sprintf("n%d", i), "", "--cpu", "8", "--warm", "6")
 	}

@@ -16,6 +16,7 @@ import (
 // node ever holds two, every job runs exactly once.
 func TestTwoHundredAtOnce(t *testing.T) {
 	g := gridtest.Start(t, bin)
+	g.Priced(paid)
 	const nodes, jobs = 20, 200
 	var start sync.WaitGroup
 	for i := range nodes {
@@ -90,6 +91,7 @@ func TestNetworkCut(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			g := gridtest.Start(t, bin)
+			g.Priced(paid)
 			link := g.Link()
 			far := g.StartAgent("far", link.URL())
 			id := g.Submit(g.Counter(50, 100*time.Millisecond)).ID
@@ -128,6 +130,7 @@ func TestNetworkCut(t *testing.T) {
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
 	g := gridtest.Start(t, bin)
+	g.Priced(paid)
 	link := g.Link()
 	g.StartAgent("far", link.URL())
 	id := g.Submit(g.Counter(60, 100*time.Millisecond)).ID

@@ -45,6 +45,7 @@ func times(t *testing.T, variable string, unset int) int {
 func TestHubsKilledInTurn(t *testing.T) {
 	kills := times(t, "OFFPEAK_HUB_KILLS", 15)
 	g := gridtest.StartHubs(t, bin, pgtest.Start(t).Database(t), 3, several)
+	g.Priced(paid)
 	c := gather(t, g)
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
@@ -63,6 +64,7 @@ func TestHubsKilledInTurn(t *testing.T) {
 // frozen one did not hear. OFFPEAK_HUB_FREEZES sets how often, once if unset.
 func TestHubFrozen(t *testing.T) {
 	g := gridtest.StartHubs(t, bin, pgtest.Start(t).Database(t), 3, several)
+	g.Priced(paid)
 	c := gather(t, g)
 	for range times(t, "OFFPEAK_HUB_FREEZES", 1) {
 		frozen := g.Leader()
@@ -113,6 +115,7 @@ func TestCommitsCut(t *testing.T) {
 	server := pgtest.Start(t)
 	proxy := cutproxy.Start(t, server.Addr())
 	g := gridtest.StartHubs(t, bin, proxy.URL(t, server.Database(t)), 3, several)
+	g.Priced(paid)
 	c := gather(t, g)
 	commits := 0
 	kinds := []cutproxy.Cut{cutproxy.Before, cutproxy.After, cutproxy.During}
@@ -142,6 +145,7 @@ func TestDatabaseKilledAgainAndAgain(t *testing.T) {
 	kills := times(t, "OFFPEAK_DB_KILLS", 8)
 	server := pgtest.Start(t)
 	g := gridtest.StartHubs(t, bin, server.Database(t), 3, several)
+	g.Priced(paid)
 	c := gather(t, g)
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
@@ -188,6 +192,7 @@ func unavailable(t *testing.T, h *gridtest.Hub, token string) {
 func TestDatabaseClockJumps(t *testing.T) {
 	server := pgtest.StartSkewable(t)
 	g := gridtest.StartHubs(t, bin, server.Database(t), 3, several)
+	g.Priced(paid)
 	c := gather(t, g)
 	pause := time.NewTicker(2 * time.Second)
 	defer pause.Stop()
@@ -226,6 +231,7 @@ func TestDatabaseClockJumps(t *testing.T) {
 // through the others.
 func TestFailOver(t *testing.T) {
 	g := gridtest.StartHubs(t, bin, pgtest.Start(t).Database(t), 3, several)
+	g.Priced(paid)
 	var dead *gridtest.Hub
 	gridtest.Eventually(t, 20*time.Second, "a hub to match", func() error {
 		if dead = g.Leader(); dead == nil {
@@ -315,6 +321,7 @@ const slow = 500 * time.Millisecond
 // that is followed goes on at another one when its hub freezes.
 func TestPeopleLeaveAFrozenHub(t *testing.T) {
 	g := gridtest.StartHubs(t, bin, pgtest.Start(t).Database(t), 2, several)
+	g.Priced(paid)
 	first, second := g.Hubs[0], g.Hubs[1]
 	g.StartAgent("a", second.URL(), "--cpu", "4")
 	job := g.Submit(g.Shell("echo before; while [ ! -e '" + g.Dir + "/thawed' ]; do sleep 0.1; done; echo after"))

@@ -71,6 +71,18 @@ func (a *agent) works() wire.Desired {
 	return d
 }
 
+// meters beats and says how long a lease has run.
+func (a *agent) meters(lease offpeak.LeaseID, ran time.Duration) wire.Sync {
+	a.g.t.Helper()
+	in := a.heartbeat(lease)
+	in.Held[0].Metered = offpeak.Millis(ran.Milliseconds())
+	sent := time.Now()
+	s, err := a.g.hub.Heartbeat(a.g.t.Context(), a.id, in)
+	must(a.g.t, err)
+	a.ack = sent
+	return s
+}
+
 const cent = offpeak.Price(offpeak.Credit / 100)
 
 func TestCheapestNodeThatFitsIsTaken(t *testing.T) {
@@ -295,6 +307,121 @@ func TestOwnersSuggestion(t *testing.T) {
 		must(t, err)
 		if s.Price != 160_000 || len(s.Lines) < 2 || s.Lines[0].Price != 60_000 {
 			t.Errorf("suggested %+v", s)
+		}
+	})
+}
+
+// Case 58, in minutes: an account has money for five of them and two jobs of an
+// hour. What runs is paid, what is not paid does not run, and money that comes in
+// time keeps a job alive.
+func TestUnfundedRun(t *testing.T) {
+	const perSecond = 3600 * offpeak.Price(offpeak.Credit) // a credit a second
+	fund := func(g *grid, account offpeak.AccountID, amount string) {
+		_, err := g.hub.Money().Deposit(g.t.Context(), g.op(), wire.NewMovement{External: string(account) + amount, Account: account, Amount: amount})
+		must(g.t, err)
+	}
+	begin := func(t *testing.T, g *grid) (account offpeak.AccountID, a *agent, first wire.Desired, second offpeak.JobID) {
+		a = g.joinWith("one", 2000)
+		g.asks(a.id, perSecond, nil)
+		made, err := g.hub.Access().CreateAccount(t.Context(), g.op(), wire.NewAccount{Name: "poor"})
+		must(t, err)
+		fund(g, made.ID, "300")
+		job := g.bids(made.ID, perSecond, nil)
+		second = g.bids(made.ID, perSecond, nil)
+		first = a.works()
+		if first.Job != job {
+			t.Fatalf("%s came first", first.Job)
+		}
+		synctest.Wait()
+		if j := g.job(second); j.State != offpeak.JobQueued {
+			t.Fatalf("the second job is %s: both would run on one balance", j.State)
+		}
+		return made.ID, a, first, second
+	}
+	t.Run("dry", func(t *testing.T) {
+		bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+			account, a, d, second := begin(t, g)
+			ran := time.Now()
+			var stop offpeak.EndReason
+			for stop == "" && time.Since(ran) < 10*time.Minute {
+				time.Sleep(5 * time.Second)
+				stop = a.meters(d.Lease, time.Since(ran)).Leases[0].Stop
+			}
+			if lasted := time.Since(ran); stop != offpeak.EndBudgetSpent || lasted > 5*time.Minute || lasted < 3*time.Minute {
+				t.Fatalf("after %s it is asked to go for %q", lasted, stop)
+			}
+			a.end(d, stop)
+			paid := offpeak.MicroCredits(time.Since(ran) / time.Microsecond)
+			b, err := g.store.Balances(t.Context(), account)
+			must(t, err)
+			owner, err := g.store.Balances(t.Context(), g.account)
+			must(t, err)
+			if b.Held != 0 || b.Available < 0 || b.Available+owner.Available != 300*offpeak.Credit || owner.Available > paid {
+				t.Errorf("of 300 the account has %+v, the owner %+v after %s", b, owner, time.Since(ran))
+			}
+			synctest.Wait()
+			if j := g.job(second); j.State != offpeak.JobQueued {
+				t.Errorf("with %s left the second job is %s", b.Available, j.State)
+			}
+			fund(g, account, "600")
+			if next := a.works(); next.Job != second {
+				t.Errorf("the money starts %s", next.Job)
+			}
+		})
+	})
+	t.Run("topped up", func(t *testing.T) {
+		bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+			account, a, d, _ := begin(t, g)
+			for ran := time.Now(); time.Since(ran) < 13*time.Minute; {
+				time.Sleep(5 * time.Second)
+				if s := a.meters(d.Lease, time.Since(ran)); s.Leases[0].Stop != "" {
+					t.Fatalf("after %s it is asked to go for %s", time.Since(ran), s.Leases[0].Stop)
+				}
+				if time.Since(ran) == 200*time.Second {
+					fund(g, account, "2000")
+				}
+			}
+			a.end(d, offpeak.EndCompleted)
+		})
+	})
+}
+
+// Case 42: a node's owner switches its GPU off. No job is given to it any more, and
+// one that was offered it and has not begun goes back at once, at nobody's cost.
+func TestSwitchedOffDevice(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.joinWith("one", 4000)
+		with := offpeak.Inventory{
+			Hostname: "one", OS: "linux", Arch: "amd64", CPU: 4000, Memory: 8 * offpeak.GiB, Disk: 64 * offpeak.GiB, Drivers: []string{"process"}, Shared: []string{"process"},
+			Devices: []offpeak.Device{{ID: "GPU-0", Vendor: "nvidia", Model: "RTX 4090", VRAM: 24 * offpeak.GiB}},
+		}
+		without := with
+		without.Devices = nil
+		must(t, g.hub.SetInventory(t.Context(), a.id, with))
+		g.asks(a.id, 50*cent, nil)
+		gpu := func(s *offpeak.Spec) { s.Requirements.GPUs = []offpeak.GPURequest{{VRAM: 20 * offpeak.GiB}} }
+		guest := g.guest("guest")
+		job := g.bids(guest, 60*cent, gpu)
+		if d := a.offered(); d.Job != job {
+			t.Fatalf("offered %s", d.Job)
+		}
+		must(t, g.hub.SetInventory(t.Context(), a.id, without))
+		if s := a.beat(); len(s.Leases) != 0 {
+			t.Errorf("a heartbeat later the node should hold %+v", s.Leases)
+		}
+		a.keep(30 * time.Second)
+		j := g.job(job)
+		if j.State != offpeak.JobQueued || j.Attempt != 1 || j.Counts != (offpeak.RetryCounts{}) {
+			t.Errorf("the job is %s after attempt %d, with %+v", j.State, j.Attempt, j.Counts)
+		}
+		b, err := g.store.Balances(t.Context(), guest)
+		must(t, err)
+		if b.Held != 0 || b.Available != 1000*offpeak.Credit {
+			t.Errorf("it cost: %+v", b)
+		}
+		must(t, g.hub.SetInventory(t.Context(), a.id, with))
+		if d := a.works(); d.Job != job || d.Attempt != 2 {
+			t.Errorf("switched on again it was offered %s", d.Job)
 		}
 	})
 }

@@ -298,10 +298,11 @@ func (h *Hub) SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak
 	}
 	ctx, done := h.settling(ctx)
 	defer done()
-	n, err := h.env.Store.SetInventory(ctx, node, inv)
+	n, changes, err := h.env.Store.SetInventory(ctx, node, inv)
 	if err != nil {
 		return fmt.Errorf("set inventory of %s: %w", node, h.failed(err))
 	}
+	h.apply(changes...)
 	h.reread(ctx, node, n.Revision)
 	return nil
 }

@@ -24,8 +24,9 @@ type Nodes interface {
 	OpenSession(ctx context.Context, s NewSession) (offpeak.Node, error)
 	// SetInventory stores what the node has. Capacity never falls under what
 	// live leases hold: those that no longer fit are asked to stop (device_lost,
-	// node_error) and the capacity follows when they end.
-	SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak.Inventory) (offpeak.Node, error)
+	// node_error) and the capacity follows when they end. Offers that no longer fit
+	// end at once, as declined, which the changes tell.
+	SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak.Inventory) (offpeak.Node, []Change, error)
 	// SetIntent orders a node open, draining or closed. stop asks its live
 	// leases to go now. A draining node without leases is closed at once.
 	SetIntent(ctx context.Context, op Op, account offpeak.AccountID, node offpeak.NodeID, to offpeak.Intent, stop bool) (offpeak.Node, []Change, error)

@@ -90,7 +90,7 @@ func (j Joining) join(ctx context.Context, token offpeak.TokenID, secret string)
 	}
 	v := &Virtual{Direct: j.Direct, inc: offpeak.Incarnation(rand.Text())}
 	as := wire.Enrol{Name: j.Name, Key: pub, Proof: ed25519.Sign(key, wire.EnrolMessage(token)), Inventory: offpeak.Inventory{
-		Hostname: j.Name, OS: "linux", Arch: "amd64", CPU: j.CPU, Memory: 16 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process"}, Version: "gridtest"}}
+		Hostname: j.Name, OS: "linux", Arch: "amd64", CPU: j.CPU, Memory: 16 * offpeak.GiB, Disk: 100 * offpeak.GiB, Drivers: []string{"process"}, Shared: []string{"process"}, Version: "gridtest"}}
 	// What had no answer is asked again: the key makes it the same node.
 	for try := 1; ; try++ {
 		err := v.join(ctx, key, as, secret)
@@ -225,4 +225,21 @@ func (v *Virtual) Report(ctx context.Context, reports []wire.Report) ([]wire.Rep
 		}
 	}
 	return results, nil
+}
+
+// Priced has all nodes of the grid's first account, also those that join later, ask
+// a price, and gives the account money to pay it: it owes itself.
+func (g *Grid) Priced(price offpeak.Price) {
+	g.t.Helper()
+	ctx := context.Background()
+	who, err := g.Client.Whoami(ctx)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if _, err := g.Client.Deposit(ctx, NewOp(), wire.NewMovement{External: "gridtest", Account: who.Account.ID, Amount: "1000000"}); err != nil {
+		g.t.Fatal(err)
+	}
+	if _, err := g.Client.SetAccountAsk(ctx, NewOp(), who.Account.ID, wire.AskPlan{Ask: &wire.Prices{GPU: &price}}); err != nil {
+		g.t.Fatal(err)
+	}
 }

@@ -336,11 +336,11 @@ func (s *Store) Enrol(ctx context.Context, join offpeak.TokenID, n store.NewNode
 }
 
 // SetInventory implements store.Nodes.
-func (s *Store) SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak.Inventory) (offpeak.Node, error) {
+func (s *Store) SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak.Inventory) (offpeak.Node, []store.Change, error) {
 	u := s.recorder.begin(s.hub, []step{capacityOf(node, inv)})
-	n, err := s.Store.SetInventory(ctx, node, inv)
-	u.returned(err, func() []step { return []step{capacityOf(node, inv)} })
-	return n, err
+	n, changes, err := s.Store.SetInventory(ctx, node, inv)
+	u.returned(err, func() []step { return append([]step{capacityOf(node, inv)}, ended(true, changes...)...) })
+	return n, changes, err
 }
 
 // RemoveNode implements store.Nodes.

@@ -63,7 +63,7 @@ func TestCheckFindsPlantedViolations(t *testing.T) {
 			clock := now
 			s := open(t, path, sqlite.Options{Now: func() time.Time { return clock }})
 			g := newGrid(t, s)
-			if _, err := s.SetInventory(ctx, nodeID, offpeak.Inventory{CPU: 2000, Memory: 1 << 40, Disk: 1 << 40, Devices: []offpeak.Device{{ID: "GPU-0"}}}); err != nil {
+			if _, _, err := s.SetInventory(ctx, nodeID, offpeak.Inventory{CPU: 2000, Memory: 1 << 40, Disk: 1 << 40, Devices: []offpeak.Device{{ID: "GPU-0"}}}); err != nil {
 				t.Fatal(err)
 			}
 			take := func(name string) *offpeak.Lease {

@@ -157,65 +157,72 @@ func (s *Store) OpenSession(ctx context.Context, n store.NewSession) (offpeak.No
 }
 
 // SetInventory stores what a node has.
-func (s *Store) SetInventory(ctx context.Context, id offpeak.NodeID, inv offpeak.Inventory) (offpeak.Node, error) {
+func (s *Store) SetInventory(ctx context.Context, id offpeak.NodeID, inv offpeak.Inventory) (offpeak.Node, []store.Change, error) {
 	if inv.CPU < 0 || inv.Memory < 0 || inv.Disk < 0 {
-		return offpeak.Node{}, &offpeak.FieldError{Field: "inventory", Rule: "has no negative amounts"}
+		return offpeak.Node{}, nil, &offpeak.FieldError{Field: "inventory", Rule: "has no negative amounts"}
 	}
 	text, err := json.Marshal(inv)
 	if err != nil {
-		return offpeak.Node{}, fmt.Errorf("set inventory of node %s: %w", id, err)
+		return offpeak.Node{}, nil, fmt.Errorf("set inventory of node %s: %w", id, err)
 	}
-	return write(ctx, s, "set inventory of node "+string(id), func(t *verb) (offpeak.Node, error) {
+	type done struct {
+		node    offpeak.Node
+		changes []store.Change
+	}
+	out, err := write(ctx, s, "set inventory of node "+string(id), func(t *verb) (d done, err error) {
 		if err := t.loadNodes(forUpdate, id); err != nil {
-			return offpeak.Node{}, err
+			return d, err
 		}
 		have, err := t.node("", id)
 		if errors.Is(err, offpeak.ErrNotFound) {
-			return offpeak.Node{}, offpeak.ErrUnknownNode
+			return d, offpeak.ErrUnknownNode
 		}
 		if err != nil {
-			return offpeak.Node{}, err
+			return d, err
 		}
 		was, err := json.Marshal(have.Inventory)
 		if err != nil {
-			return offpeak.Node{}, err
+			return d, err
 		}
 		if bytes.Equal(was, text) {
-			return have.Node, nil
+			return done{node: have.Node}, nil
 		}
 		if err := t.must(`UPDATE nodes SET inventory = $1, claimed_cpu = $2, claimed_memory = $3, claimed_disk = $4 WHERE id = $5`,
 			string(text), inv.CPU, int64(inv.Memory), int64(inv.Disk), string(id)); err != nil {
-			return offpeak.Node{}, err
+			return d, err
 		}
 		locked, r := t.rows.nodes[id], have.Reserved
 		locked.claimed = offpeak.Resources{CPU: inv.CPU, Memory: inv.Memory, Disk: inv.Disk}
 		locked.capacity = offpeak.Resources{CPU: max(inv.CPU, r.CPU), Memory: max(inv.Memory, r.Memory), Disk: max(inv.Disk, r.Disk)}
 		t.touched(locked)
 		if err := t.devices(id, inv.Devices); err != nil {
-			return offpeak.Node{}, err
+			return d, err
 		}
 		t.event(offpeak.Event{Type: "node.inventory", Account: have.Account, Node: id, Data: data(map[string]any{"inventory": inv})})
 		t.audit(byNode(have.Account, id), "node.inventory", string(id), "done")
-		if err := s.shrink(t, id, inv); err != nil {
-			return offpeak.Node{}, err
+		if d.changes, err = s.shrink(t, id, inv); err != nil {
+			return d, err
 		}
 		if err := t.put(s.cfg); err != nil {
-			return offpeak.Node{}, err
+			return d, err
 		}
 		n, err := t.node("", id)
 		if err != nil {
-			return offpeak.Node{}, err
+			return d, err
 		}
-		return n.Node, nil
+		d.node = n.Node
+		return d, nil
 	})
+	return out.node, out.changes, err
 }
 
 // shrink asks the leases that no longer fit a node's inventory to go: those
-// that hold a device that is gone, then the newest until the rest fits.
-func (s *Store) shrink(t *verb, id offpeak.NodeID, inv offpeak.Inventory) error {
+// that hold a device that is gone, then the newest until the rest fits. Offers it ends
+// itself: nobody has begun with them.
+func (s *Store) shrink(t *verb, id offpeak.NodeID, inv offpeak.Inventory) (ended []store.Change, err error) {
 	live, err := t.leases(`node = $1 AND state IN ('offered', 'preparing', 'running') ORDER BY offered_at, id`, string(id))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	have := make(map[offpeak.DeviceID]bool, len(inv.Devices))
 	for _, d := range inv.Devices {
@@ -237,11 +244,19 @@ func (s *Store) shrink(t *verb, id offpeak.NodeID, inv offpeak.Inventory) error 
 			used.CPU, used.Memory, used.Disk = used.CPU+r.CPU, used.Memory+r.Memory, used.Disk+r.Disk
 			continue
 		}
+		if l.State == offpeak.LeaseOffered {
+			c, err := s.endNow(t, l, ending{reason: offpeak.EndDeclined, detail: "the node no longer has what it was offered for"})
+			if err != nil {
+				return nil, err
+			}
+			ended = append(ended, c)
+			continue
+		}
 		if _, err := s.stop(t, l, &job{}, why); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return ended, nil
 }
 
 // SetIntent orders a node open, draining or closed.

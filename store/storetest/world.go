@@ -167,7 +167,7 @@ func shrinking(t *testing.T, g *grid) {
 	}
 	less := inventory(1)
 	less.CPU = 1000
-	got, err := g.SetInventory(ctx, n.ID, less)
+	got, _, err := g.SetInventory(ctx, n.ID, less)
 	if err != nil || got.Capacity.CPU != 3000 || got.Reserved.CPU != 3000 {
 		t.Fatalf("SetInventory = %+v, %v; want a capacity of what is held", got.Capacity, err)
 	}
@@ -187,10 +187,10 @@ func shrinking(t *testing.T, g *grid) {
 	if free, err := g.FreeDevices(ctx, n.ID); err != nil || !equal(free, []offpeak.DeviceID{"GPU-0"}) {
 		t.Errorf("FreeDevices = %v, %v", free, err)
 	}
-	if got, err := g.SetInventory(ctx, n.ID, inventory(2)); err != nil || got.Capacity.CPU != 4000 || len(got.Capacity.Devices) != 2 {
+	if got, _, err := g.SetInventory(ctx, n.ID, inventory(2)); err != nil || got.Capacity.CPU != 4000 || len(got.Capacity.Devices) != 2 {
 		t.Errorf("SetInventory of more = %+v, %v", got.Capacity, err)
 	}
-	_, err = g.SetInventory(ctx, "node_none", less)
+	_, _, err = g.SetInventory(ctx, "node_none", less)
 	refused(t, "SetInventory of no node", err, offpeak.ErrUnknownNode)
 }
 
