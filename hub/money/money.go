@@ -66,7 +66,7 @@ func New(env Env) *Till { return &Till{env} }
 func movement(external string, account offpeak.AccountID, amount string) (ledger.Movement, error) {
 	n, err := ledger.ParseAmount(amount)
 	if v, ok := errors.AsType[*offpeak.ValueError](err); ok {
-		err = &offpeak.FieldError{Field: "amount", Value: v.Value, Rule: "is credits: " + v.Rule}
+		err = &offpeak.FieldError{Field: "amount", Value: v.Value, Rule: v.Rule}
 	}
 	m := ledger.Movement{External: external, Account: account, Amount: n}
 	if err == nil {
@@ -95,6 +95,10 @@ func (t *Till) one(ctx context.Context, op store.Op, in wire.NewMovement, build 
 // post posts and tells who waits for money.
 func (t *Till) post(ctx context.Context, op store.Op, list []ledger.Transaction) (wire.Posted, error) {
 	fresh, err := t.env.Store.Post(ctx, op, list)
+	if c, other := errors.AsType[*ledger.ConflictError](err); other {
+		// Not the operation's id but the world's reference was used before.
+		return wire.Posted{}, fmt.Errorf("%w: the reference of %s was used with another %s; repeat it as it was, or give this one a reference of its own", offpeak.ErrConflict, c.Transaction, c.Field)
+	}
 	if err != nil {
 		return wire.Posted{}, err
 	}
@@ -130,7 +134,7 @@ func accounts(list []ledger.Transaction) (out []offpeak.AccountID) {
 }
 
 // Deposit puts money into an account. The same reference again changes nothing;
-// with another account or amount it is a *ledger.ConflictError.
+// with another account or amount it is ErrConflict.
 func (t *Till) Deposit(ctx context.Context, op store.Op, in wire.NewMovement) (wire.Posted, error) {
 	return t.one(ctx, op, in, ledger.Deposit)
 }
