@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -165,6 +166,24 @@ func (h *Hub) covered(ctx context.Context, w *winner) (*ledger.FundsError, error
 	return nil, err
 }
 
+// wouldTake says what bid would take over a node for a queued job that finds none; mu
+// is held.
+func (h *Hub) wouldTake(j *offpeak.Job) string {
+	r := j.Spec.Requirements
+	b := market.Bid{Account: j.Account, NonInterruptible: r.NonInterruptible}
+	r.MaxPrice = nil
+	a := h.trade.Auction()
+	need, found := a.Needed(b, h.holdings(j.Account, j.Spec.Task.Driver, &r))
+	switch most := j.Spec.Requirements.MaxPrice; {
+	case !found:
+		return ""
+	case most != nil && *most >= need:
+		return fmt.Sprintf(" Its bid displaces a job with a lower one, once that has run for %s.", a.MinRun)
+	default:
+		return fmt.Sprintf(" A bid of %s (--max-price) would take a node from a job with a lower one, once that has run for %s.", need, a.MinRun)
+	}
+}
+
 // winner is a prize with the lease that gives way.
 type winner struct {
 	prize
@@ -192,7 +211,7 @@ func (h *Hub) displacements(now time.Time) (won []winner) {
 		if h.winning(it.job) {
 			continue
 		}
-		d, code := h.trade.Auction().Decide(bid(c), h.holdings(c), now)
+		d, code := h.trade.Auction().Decide(bid(c), h.holdings(c.key.account, c.key.driver, c.fits), now)
 		if code != market.BidOK {
 			continue
 		}
@@ -216,8 +235,8 @@ func (h *Hub) winning(job offpeak.JobID) bool {
 	return false
 }
 
-// holdings are the leases whose end would make room for jobs of a class.
-func (h *Hub) holdings(c *class) []market.Holding {
+// holdings are the leases whose end would make room for a job; mu is held.
+func (h *Hub) holdings(account offpeak.AccountID, driver string, fits *offpeak.Requirements) []market.Holding {
 	var out []market.Holding
 	for o, held := range h.fleet.Offers() {
 		if !o.Ready {
@@ -225,7 +244,7 @@ func (h *Hub) holdings(c *class) []market.Holding {
 		}
 		idle := *o
 		idle.Free, idle.FreeDevices = o.Capacity, o.Devices
-		if !c.fits.Fits(c.key.account, c.key.driver, &idle) {
+		if !fits.Fits(account, driver, &idle) {
 			continue
 		}
 		for lease, r := range held {
@@ -241,12 +260,12 @@ func (h *Hub) holdings(c *class) []market.Holding {
 					freed.FreeDevices = append(freed.FreeDevices, d)
 				}
 			}
-			if !c.fits.Fits(c.key.account, c.key.driver, &freed) {
+			if !fits.Fits(account, driver, &freed) {
 				continue
 			}
 			s := e.stake
 			out = append(out, market.Holding{
-				Lease: lease, Account: s.account, Node: o.Node, Owner: o.Account, Bid: &s.bid, Ask: o.Ask.For(*c.fits),
+				Lease: lease, Account: s.account, Node: o.Node, Owner: o.Account, Bid: &s.bid, Ask: o.Ask.For(*fits),
 				NonInterruptible: s.steady, Started: s.started, Preempted: s.outbidAt,
 			})
 		}

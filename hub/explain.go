@@ -42,6 +42,10 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	}
 	nodes := h.fleet.Len()
 	e := h.fleet.Explain(ask, explainNodes)
+	bid := ""
+	if e.Fits == 0 && e.Could > 0 {
+		bid = h.wouldTake(&j)
+	}
 	h.mu.Unlock()
 	if e.Asleep {
 		out.Asleep = h.cfg.Weights.Baseline
@@ -65,6 +69,9 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		return out, nil
 	}
 	out.Summary = h.waiting(&j, &e, nodes, out.Ahead, parked.lacks == lackLeases)
+	if parked.lacks == "" && (j.NotBefore == nil || !j.NotBefore.After(h.env.Now())) {
+		out.Summary += bid
+	}
 	return out, nil
 }
 

@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,7 +196,12 @@ func TestHigherBidTakesAScarceNode(t *testing.T) {
 		if s := a.beat(d.Lease); s.Leases[0].Stop != "" {
 			t.Fatalf("displaced for %s", s.Leases[0].Stop)
 		}
-		_, err := g.hub.Cancel(t.Context(), g.op(), g.account, own)
+		e, err := g.hub.Explain(t.Context(), rich, near)
+		must(t, err)
+		if !strings.Contains(e.Summary, "A bid of 1.10/h (--max-price) would take a node") {
+			t.Errorf("explained with %q", e.Summary)
+		}
+		_, err = g.hub.Cancel(t.Context(), g.op(), g.account, own)
 		must(t, err)
 		// Who can't pay displaces nobody either.
 		broke, err := g.hub.Access().CreateAccount(t.Context(), g.op(), wire.NewAccount{Name: "broke"})

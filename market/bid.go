@@ -169,6 +169,28 @@ func (a *Auction) Decide(b Bid, held []Holding, now time.Time) (Displacement, Bi
 	return best, code
 }
 
+// Needed returns the lowest bid at which somebody gives way once time allows it, and
+// false where nobody does at any. The bid's own price does not matter.
+func (a *Auction) Needed(b Bid, held []Holding) (least offpeak.Price, found bool) {
+	for i := range held {
+		h := &held[i]
+		if h.Bid == nil || !validPrice(*h.Bid) || h.Ask < 0 {
+			continue
+		}
+		need := max(a.Exceeds(*h.Bid), a.Charged(max(h.Ask, *h.Bid+a.Step), b.NonInterruptible))
+		b.Price = &need
+		if _, why := a.Weigh(b, h, h.Started); why == BidOK || why.passes() {
+			if !found || need < least {
+				least, found = need, true
+			}
+		}
+	}
+	return least, found
+}
+
+// passes says that time alone lifts the reason.
+func (c BidCode) passes() bool { return c == BidTooSoon || c == BidRespite }
+
 // better says whether h at that price is rather displaced than d.
 func better(price offpeak.Price, h *Holding, d *Displacement) bool {
 	return cmp.Or(

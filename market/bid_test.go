@@ -327,3 +327,38 @@ func TestAuctionRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestNeededBid: what is said to be needed displaces somebody once time allows it,
+// and nothing below it does.
+func TestNeededBid(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := market.DefaultAuction()
+		a.Step = offpeak.Price(rapid.Int64Range(1, 50).Draw(t, "step"))
+		accounts := rapid.SampledFrom([]offpeak.AccountID{"a", "b", "c"})
+		var held []market.Holding
+		for i := range rapid.IntRange(0, 5).Draw(t, "held") {
+			h := market.Holding{
+				Lease: offpeak.LeaseID(fmt.Sprint("lease_", i)), Account: accounts.Draw(t, "account"), Owner: accounts.Draw(t, "owner"),
+				Ask: offpeak.Price(rapid.Int64Range(0, 300).Draw(t, "ask")), NonInterruptible: rapid.Bool().Draw(t, "steady"), Started: now.Add(-time.Hour),
+			}
+			if rapid.IntRange(0, 3).Draw(t, "bids") > 0 {
+				bid := offpeak.Price(rapid.Int64Range(0, 300).Draw(t, "bid"))
+				h.Bid = &bid
+			}
+			held = append(held, h)
+		}
+		b := market.Bid{Account: accounts.Draw(t, "bidder"), NonInterruptible: rapid.Bool().Draw(t, "premium")}
+		least := offpeak.Price(-1)
+		for p := offpeak.Price(0); p < 1000; p++ {
+			at := b
+			at.Price = &p
+			if _, why := a.Decide(at, held, now); why == market.BidOK {
+				least = p
+				break
+			}
+		}
+		if got, found := a.Needed(b, held); found != (least >= 0) || found && got != least {
+			t.Fatalf("needed %s, %v; the least that displaces is %s", got, found, least)
+		}
+	})
+}
