@@ -20,27 +20,40 @@ const auctionClasses = 32
 
 // stake is what an auction must know of a running lease whose job has a bid.
 type stake struct {
-	account  offpeak.AccountID
+	account offpeak.AccountID
+	// bid is the job's; where it names none, the price that it pays: who keeps to
+	// themselves what they would pay can't have the machine for ever at the ask.
 	bid      offpeak.Price
+	named    bool
 	steady   bool // not interruptible
 	started  time.Time
 	outbidAt time.Time
 }
 
-// stakes notes what an auction must know of a lease. A job without a bid takes no
-// part: nobody exceeds it.
+// stakes notes what an auction must know of a lease. What runs for nothing and named
+// no price is left alone.
 func (d *deadlines) stakes(l *offpeak.Lease, r *offpeak.Requirements, outbidAt *time.Time) {
 	e := d.byID[l.ID]
 	if e == nil {
 		return
 	}
 	e.stake = nil
-	if r.MaxPrice == nil || l.State != offpeak.LeaseRunning || l.Stop != "" || l.StartedAt == nil {
+	if r.MaxPrice == nil && l.Price == 0 || l.State != offpeak.LeaseRunning || l.Stop != "" || l.StartedAt == nil {
 		return
 	}
-	e.stake = &stake{account: l.Account, bid: *r.MaxPrice, steady: r.NonInterruptible, started: *l.StartedAt}
+	e.stake = &stake{account: l.Account, bid: l.Price, named: r.MaxPrice != nil, steady: r.NonInterruptible, started: *l.StartedAt}
+	if r.MaxPrice != nil {
+		e.stake.bid = *r.MaxPrice
+	}
 	if outbidAt != nil {
 		e.stake.outbidAt = *outbidAt
+	}
+}
+
+// repriced notes that a lease's price was renewed.
+func (d *deadlines) repriced(lease offpeak.LeaseID, price offpeak.Price) {
+	if e := d.byID[lease]; e != nil && e.stake != nil && !e.stake.named {
+		e.stake.bid = price
 	}
 }
 

@@ -237,6 +237,25 @@ func TestHigherBidTakesAScarceNode(t *testing.T) {
 	})
 }
 
+func TestJobThatNamesNoPriceBidsWhatItPays(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.join("one")
+		g.asks(a.id, 50*cent, nil)
+		g.bids(g.guest("quiet"), 0, func(s *offpeak.Spec) { s.Requirements.MaxPrice = nil })
+		d := a.works()
+		a.keep(11*time.Minute, d.Lease)
+		winner := g.bids(g.guest("rich"), 55*cent, nil)
+		a.keep(10*time.Second, d.Lease)
+		if s := a.beat(d.Lease); s.Leases[0].Stop != offpeak.EndOutbid {
+			t.Fatalf("it is asked to go for %q", s.Leases[0].Stop)
+		}
+		a.end(d, offpeak.EndOutbid)
+		if w := a.works(); w.Job != winner || g.price(winner) != 50*cent+1000 {
+			t.Errorf("%s has the node at %s", w.Job, g.price(w.Job))
+		}
+	})
+}
+
 func TestPrizeSurvivesARestart(t *testing.T) {
 	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
 		a := g.join("one")

@@ -76,6 +76,9 @@ func (h *Hub) bill(ctx context.Context) error {
 		h.apply(billed.Gone...)
 		for i := range billed.Renewed {
 			r := &billed.Renewed[i]
+			h.mu.Lock()
+			h.live.repriced(r.Lease, r.Price)
+			h.mu.Unlock()
 			h.traded(&r.Paid, false)
 			h.traded(&store.Paid{Node: r.Node, Devices: r.Devices, Price: r.Price}, true)
 		}
