@@ -166,17 +166,38 @@ func (h *Hub) auction(ctx context.Context, now time.Time) {
 	}
 }
 
-// coverFor is how much time a winner's account has to be able to pay for.
-const coverFor = offpeak.Duration(10 * time.Minute)
-
-// covered says what a winner's account lacks to pay for a while at its price, nil for
-// nothing: it would displace somebody, and then not run.
+// covered says what a winner lacks to begin at its price, nil for nothing: it would
+// displace somebody, and then not run. It is what the claim will hold, by the job's
+// budget as well as by its account's balance.
 func (h *Hub) covered(ctx context.Context, w *winner) (*ledger.FundsError, error) {
+	j, err := h.env.Store.Job(ctx, w.account, w.Job)
+	if err != nil {
+		return nil, err
+	}
 	b, err := h.env.Store.Balances(ctx, w.account)
-	if need := market.Total(w.Price, coverFor); err == nil && b.Available < need {
+	if err != nil {
+		return nil, err
+	}
+	limits := j.Spec.Limits
+	need := ledger.Least(h.cfg.Holds.Noticed(j.Spec.Task.Grace.Std()), offpeak.Millis(limits.Time.Std().Milliseconds()), w.Price)
+	if b.Available < need {
 		return &ledger.FundsError{Need: need, Have: b.Available}, nil
 	}
-	return nil, err
+	if limits.Budget == nil {
+		return nil, nil
+	}
+	lines, err := h.env.Store.Receipts(ctx, w.account, w.Job)
+	if err != nil {
+		return nil, err
+	}
+	left := *limits.Budget
+	for i := range lines {
+		left -= lines[i].Charged
+	}
+	if left < need {
+		return &ledger.FundsError{Need: need, Have: max(left, 0), Budget: true}, nil
+	}
+	return nil, nil
 }
 
 // wouldTake says what bid would take over a node for a queued job that finds none; mu

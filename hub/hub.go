@@ -90,6 +90,9 @@ type Config struct {
 	AlwaysLead bool
 	// Trade are the operator's rules of the market. Default trade.DefaultConfig.
 	Trade trade.Config
+	// Holds are the operator's figures for holds, as the store has them. Default
+	// ledger.DefaultRules.
+	Holds ledger.Rules
 	// Blobs says where blobs lie, the same for all hubs of a grid.
 	Blobs string
 	// BlobsAt is how --blobs names that place; "" for the data folder.
@@ -127,6 +130,9 @@ func (c Config) withDefaults() Config {
 		c.Weights = placement.DefaultWeights()
 	}
 	c.Workers = max(c.Workers, 1)
+	if c.Holds == (ledger.Rules{}) {
+		c.Holds = ledger.DefaultRules()
+	}
 	if c.Trade.Auction == (market.Auction{}) {
 		c.Trade = trade.DefaultConfig()
 	}

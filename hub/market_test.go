@@ -211,6 +211,12 @@ func TestHigherBidTakesAScarceNode(t *testing.T) {
 		if s := a.beat(d.Lease); s.Leases[0].Stop != "" {
 			t.Fatalf("displaced by who has nothing, for %s", s.Leases[0].Stop)
 		}
+		// Nor whose budget is too small to begin.
+		g.bids(rich, 980*cent, func(s *offpeak.Spec) { s.Limits.Budget = new(offpeak.MicroCredits(1000)) })
+		a.keep(10*time.Second, d.Lease)
+		if s := a.beat(d.Lease); s.Leases[0].Stop != "" {
+			t.Fatalf("displaced by who can't begin, for %s", s.Leases[0].Stop)
+		}
 		winner := g.bids(rich, 150*cent, nil)
 		a.keep(10*time.Second, d.Lease)
 		if s := a.beat(d.Lease); s.Leases[0].Stop != offpeak.EndOutbid {

@@ -219,6 +219,14 @@ func (l Lease) Renew(r Rules, f Funds, now time.Time, metered offpeak.Millis, pr
 	return n, append(list, more...), v, nil
 }
 
+// Noticed returns the rules for a job of some grace: with a lead that gives it its
+// notice, and its node the time to hear of it.
+func (r Rules) Noticed(grace time.Duration) Rules {
+	const hear = 30 * time.Second
+	r.Lead = max(r.Lead, grace+hear)
+	return r
+}
+
 // Least returns the least that Open holds at a price for an attempt with a time limit.
 func Least(r Rules, limit offpeak.Millis, price offpeak.Price) offpeak.MicroCredits {
 	_, enough := r.next(min(millis(r.Term+r.Lead), limit), 0, 0)

@@ -122,14 +122,8 @@ func (s *Store) spent(t *verb, l *lease, j *job) (bool, error) {
 	return left < ledger.Least(s.rules(j), millis(l.limit), l.Price), nil
 }
 
-// rules are the operator's, with a lead that gives a job its notice and its node the
-// time to hear of it.
-func (s *Store) rules(j *job) ledger.Rules {
-	const hear = 30 * time.Second
-	r := s.cfg.Rules
-	r.Lead = max(r.Lead, j.Spec.Task.Grace.Std()+hear)
-	return r
-}
+// rules are the operator's, with a lead for the job's grace.
+func (s *Store) rules(j *job) ledger.Rules { return s.cfg.Rules.Noticed(j.Spec.Task.Grace.Std()) }
 
 func millis(d time.Duration) offpeak.Millis { return offpeak.Millis(d.Milliseconds()) }
 

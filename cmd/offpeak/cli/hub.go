@@ -314,7 +314,7 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 		Interval: o.heartbeat, Timeout: o.timeout, Offer: o.offer, Tick: o.tick,
 		Retention: store.Retention{Jobs: keep(o.keepJobs), Logs: keep(o.keepLogs), Events: keep(o.keepEvents), Operations: keep(o.keepOperations)},
 		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version, Blobs: o.blobsIn(s.blobs), BlobsAt: o.blobs,
-		Trade: o.market.trade(),
+		Trade: o.market.trade(), Holds: o.market.ledgerRules(),
 	}, hub.Env{
 		ID: s.id, Store: s.store, Blobs: s.blobs.Store, Payments: o.payments(), Log: s.log, Now: s.now,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Random: crand.Reader,

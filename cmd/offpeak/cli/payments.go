@@ -129,7 +129,11 @@ is payments.key in its data folder, once it has signed some.`,
 			if err != nil {
 				return err
 			}
-			return printed(env, format, shown, func(t *render.Table) { t.Line(strings.TrimSuffix(shown.Public, "\n")) })
+			return printed(env, format, shown, func(t *render.Table) {
+				for line := range strings.Lines(shown.Public) {
+					t.Line(strings.TrimSuffix(line, "\n"))
+				}
+			})
 		},
 	}
 	cmd.Flags().StringVarP(&format, "format", "o", "table", "print `table` or json")

@@ -1,6 +1,7 @@
 package people
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -148,18 +149,27 @@ an admin and name another. --from and --until are days or moments, in UTC.`,
 				return err
 			}
 			q.Set("account", string(a.ID))
-			body, err := remote.Ask(cmd.Context(), c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (io.ReadCloser, error) { return d.Statement(ctx, q) })
+			// Whole, or not at all: a statement that ends early looks like one that is right.
+			whole, err := remote.Ask(cmd.Context(), c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) ([]byte, error) {
+				body, err := d.Statement(ctx, q)
+				if err != nil {
+					return nil, err
+				}
+				defer body.Close()
+				text, err := io.ReadAll(body)
+				if err != nil {
+					return nil, fmt.Errorf("read statement: %w", errors.Join(offpeak.ErrUnavailable, err))
+				}
+				return text, nil
+			})
 			if err != nil {
 				return err
 			}
-			defer body.Close()
 			if csv {
-				if _, err := io.Copy(c.env.Stdout, body); err != nil {
-					return fmt.Errorf("read statement: %w", errors.Join(offpeak.ErrUnavailable, err))
-				}
-				return nil
+				_, err := c.env.Stdout.Write(whole)
+				return err
 			}
-			return c.statement(body)
+			return c.statement(bytes.NewReader(whole))
 		},
 	}
 	f := cmd.Flags()

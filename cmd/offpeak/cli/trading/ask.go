@@ -279,7 +279,7 @@ func newAuto(env world.Env) *cobra.Command {
 		Long: `Auto has the hub ask what is usually paid for such a machine in its region, less
 --discount, and never less than --floor. It looks every five minutes at the
 last 24 hours, and leaves an ask alone that is off by less than --slack. Where
-nothing was paid, the floor is asked.
+nothing was paid, the ask stays.
 
 ` + people.NodeHelp,
 		Example: `  offpeak ask auto --floor 0.10/h
