@@ -256,3 +256,48 @@ func TestOutbox(t *testing.T) {
 		}
 	})
 }
+
+// TestReportWhoseStoreWentAway: a hub that took the call but could not do one of its
+// reports leaves that one's outcome unknown. It is said again, the others are not.
+func TestReportWhoseStoreWentAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := NewOutbox()
+		ctx, cancel := context.WithCancel(t.Context())
+		var batches [][]int64
+		away := map[int64]error{1: offpeak.ErrUnavailable, 2: offpeak.ErrStorage, 3: offpeak.ErrStaleLease}
+		send := func(_ context.Context, reports []wire.Report) ([]wire.ReportResult, error) {
+			out := make([]wire.ReportResult, len(reports))
+			var seqs []int64
+			for i, r := range reports {
+				seqs = append(seqs, r.Seq)
+				if err := away[r.Seq]; err != nil {
+					out[i].Problem = wire.ProblemOf(err)
+				}
+			}
+			batches = append(batches, seqs)
+			delete(away, 1)
+			if len(batches) == 2 {
+				delete(away, 2)
+			}
+			return out, nil
+		}
+		var results []<-chan error
+		for seq := range int64(4) {
+			results = append(results, o.Post(t.Context(), wire.Report{Seq: seq}))
+		}
+		done := make(chan error)
+		go func() { done <- o.Run(ctx, send, nap) }()
+		for i, r := range results {
+			if err := <-r; (i == 3) != errors.Is(err, offpeak.ErrStaleLease) || i != 3 && err != nil {
+				t.Errorf("report %d = %v", i, err)
+			}
+		}
+		if want := [][]int64{{0, 1, 2, 3}, {1, 2}, {2}}; !slices.EqualFunc(batches, want, slices.Equal) {
+			t.Errorf("sent %v, want %v", batches, want)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run = %v", err)
+		}
+	})
+}

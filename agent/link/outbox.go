@@ -103,9 +103,22 @@ func (o *Outbox) Run(ctx context.Context, send func(context.Context, []wire.Repo
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil && len(results) == len(batch):
-			failures = 0
+			var again []*letter
 			for i, l := range batch {
-				l.done <- resultError(results[i])
+				if err := resultError(results[i]); passing(err) {
+					again = append(again, l)
+				} else {
+					l.done <- err
+				}
+			}
+			if len(again) == 0 {
+				failures = 0
+				continue
+			}
+			o.putBack(again)
+			failures++
+			if err := pause(ctx, failures); err != nil {
+				return err
 			}
 		case Refused(err) && len(batch) == 1:
 			failures = 0
@@ -114,9 +127,11 @@ func (o *Outbox) Run(ctx context.Context, send func(context.Context, []wire.Repo
 			// One of them is at fault: send each alone to find it.
 			for _, l := range batch {
 				results, err := send(ctx, []wire.Report{l.report})
-				if err == nil && len(results) == 1 {
+				answered := err == nil && len(results) == 1
+				if answered {
 					err = resultError(results[0])
-				} else if !Refused(err) {
+				}
+				if answered && passing(err) || !answered && !Refused(err) {
 					o.putBack([]*letter{l})
 					continue
 				}
@@ -137,6 +152,12 @@ func resultError(r wire.ReportResult) error {
 		return nil
 	}
 	return r.Problem
+}
+
+// passing says that a hub which took a call could not do one of its reports: its
+// store went away meanwhile. What it did of it is unknown, so it is said again.
+func passing(err error) bool {
+	return errors.Is(err, offpeak.ErrUnavailable) || errors.Is(err, offpeak.ErrStorage)
 }
 
 // Refused says that the hub looked at a request and will not have it, as

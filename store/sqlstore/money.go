@@ -58,7 +58,10 @@ func (t *verb) post(list ...ledger.Transaction) error {
 			failed = errors.Join(failed, err)
 			return have
 		})
-		if err = errors.Join(failed, err); err != nil {
+		if failed != nil {
+			return failed // what was made of a balance that was not read says nothing
+		}
+		if err != nil {
 			return err
 		}
 		s := x.Subject
