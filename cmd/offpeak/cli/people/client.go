@@ -39,7 +39,6 @@ func New(env world.Env) []*cobra.Command {
 		newCancel(env), newRetry(env), newWait(env), newExplain(env), newOutputs(env),
 		newNodes(env), newEvents(env),
 		newLogin(env), newContext(env), newWhoami(env), newToken(env), newAccount(env),
-		newBalance(env), newReceipt(env), newStatement(env), newDeposit(env), newPayout(env),
 		newHubs(env), newCheck(env), newBackup(env),
 	}
 }

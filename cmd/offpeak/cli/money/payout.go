@@ -1,4 +1,4 @@
-package people
+package money
 
 import (
 	"bytes"
@@ -10,14 +10,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"offpeak"
-	"offpeak/cmd/offpeak/cli/remote"
+	"offpeak/cmd/offpeak/cli/people"
 	"offpeak/cmd/offpeak/cli/render"
 	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/wire"
 )
 
 func newPayout(env world.Env) *cobra.Command {
-	c := &client{env: env}
+	c := people.NewClient(env)
 	var ref string
 	cmd := &cobra.Command{
 		Use: "payout ACCOUNT AMOUNT", Short: "Take credits out of an account (admins)",
@@ -28,19 +28,19 @@ reference is refused.`,
   offpeak payout export payouts.csv --batch 2026-12-02`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.post(cmd.Context(), args, ref, func(ctx context.Context, d *wire.Direct, op offpeak.OpID, in wire.NewMovement) (wire.Posted, error) {
+			return post(cmd.Context(), c, args, ref, func(ctx context.Context, d *wire.Direct, op offpeak.OpID, in wire.NewMovement) (wire.Posted, error) {
 				return d.Payout(ctx, op, in)
 			})
 		},
 	}
 	cmd.Flags().StringVar(&ref, "ref", "", "the world's `reference`")
-	cmd = c.command(cmd)
+	cmd = c.Command(cmd)
 	cmd.AddCommand(newPayoutExport(env), newPayoutReturn(env), newPayoutGrid(env))
 	return cmd
 }
 
 func newPayoutExport(env world.Env) *cobra.Command {
-	c := &client{env: env}
+	c := people.NewClient(env)
 	var in wire.NewPayouts
 	var pay []string
 	cmd := &cobra.Command{
@@ -56,7 +56,8 @@ so a file that was lost can be had once more and nobody is paid twice.`,
 			if in.Batch == "" {
 				return world.BadInput("--batch: is needed: a name, under which the payouts are made once")
 			}
-			if err := c.dial(); err != nil {
+			hub, err := c.Dial()
+			if err != nil {
 				return err
 			}
 			for _, p := range pay {
@@ -64,14 +65,13 @@ so a file that was lost can be had once more and nobody is paid twice.`,
 				if !ok {
 					return world.Refuse(&offpeak.FieldError{Field: "--pay", Value: p, Rule: "is ACCOUNT=AMOUNT"})
 				}
-				a, err := c.account(cmd.Context(), name)
+				a, err := c.Account(cmd.Context(), name)
 				if err != nil {
 					return err
 				}
 				in.Payouts = append(in.Payouts, wire.Payout{Account: a.ID, Amount: amount})
 			}
-			op := remote.NewOp()
-			batch, err := remote.Ask(cmd.Context(), c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) ([]byte, error) {
+			batch, err := change(cmd.Context(), hub, func(ctx context.Context, d *wire.Direct, op offpeak.OpID) ([]byte, error) {
 				return d.ExportPayouts(ctx, op, in)
 			})
 			if err != nil {
@@ -81,7 +81,7 @@ so a file that was lost can be had once more and nobody is paid twice.`,
 				return world.Hint(fmt.Errorf("write payouts: %w", err), "They are posted: the same --batch writes the same file.")
 			}
 			rows := max(0, bytes.Count(batch, []byte("\n"))-3)
-			return c.print(map[string]any{"batch": in.Batch, "file": args[0], "payouts": rows}, []string{in.Batch}, func(t *render.Table) {
+			return c.Print(map[string]any{"batch": in.Batch, "file": args[0], "payouts": rows}, []string{in.Batch}, func(t *render.Table) {
 				t.Line(fmt.Sprintf("%d payouts are posted and written to %s", rows, args[0]))
 			})
 		},
@@ -90,12 +90,12 @@ so a file that was lost can be had once more and nobody is paid twice.`,
 	f.StringVar(&in.Batch, "batch", "", "`name` of the batch")
 	f.StringVar(&in.Minimum, "minimum", "", "only accounts that have this `amount` or more")
 	f.StringArrayVar(&pay, "pay", nil, "`ACCOUNT=AMOUNT` to pay instead of everything; may be repeated")
-	return c.command(cmd)
+	return c.Command(cmd)
 }
 
 func newPayoutReturn(env world.Env) *cobra.Command {
-	c := &client{env: env}
-	return c.command(&cobra.Command{
+	c := people.NewClient(env)
+	return c.Command(&cobra.Command{
 		Use: "return REFERENCE", Short: "Give back a payout that did not arrive (admins)",
 		Long: `Return gives an account back what a payout took, once. REFERENCE is the payout's, as
 "offpeak statement" and the signed file show it.`,
@@ -103,23 +103,23 @@ func newPayoutReturn(env world.Env) *cobra.Command {
   offpeak payout return 2026-12-02/7`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := c.dial(); err != nil {
+			hub, err := c.Dial()
+			if err != nil {
 				return err
 			}
-			op := remote.NewOp()
-			p, err := remote.Ask(cmd.Context(), c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (wire.Posted, error) {
+			p, err := change(cmd.Context(), hub, func(ctx context.Context, d *wire.Direct, op offpeak.OpID) (wire.Posted, error) {
 				return d.ReturnPayout(ctx, op, wire.NewReturn{External: args[0]})
 			})
 			if err != nil {
 				return err
 			}
-			return c.printPosted(p)
+			return printPosted(c, p)
 		},
 	})
 }
 
 func newPayoutGrid(env world.Env) *cobra.Command {
-	c := &client{env: env}
+	c := people.NewClient(env)
 	var ref string
 	cmd := &cobra.Command{
 		Use: "grid PART AMOUNT", Short: "Take out what the operator earned (admins)",
@@ -131,19 +131,19 @@ operator earned, or rounding, what rounding left; "offpeak balance --grid" shows
 			if ref == "" {
 				return world.BadInput("--ref: is needed: the world's reference, under which it counts once")
 			}
-			if err := c.dial(); err != nil {
+			hub, err := c.Dial()
+			if err != nil {
 				return err
 			}
-			op := remote.NewOp()
-			p, err := remote.Ask(cmd.Context(), c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (wire.Posted, error) {
+			p, err := change(cmd.Context(), hub, func(ctx context.Context, d *wire.Direct, op offpeak.OpID) (wire.Posted, error) {
 				return d.GridPayout(ctx, op, wire.NewGridPayout{External: ref, Part: args[0], Amount: args[1]})
 			})
 			if err != nil {
 				return err
 			}
-			return c.printPosted(p)
+			return printPosted(c, p)
 		},
 	}
 	cmd.Flags().StringVar(&ref, "ref", "", "the world's `reference`")
-	return c.command(cmd)
+	return c.Command(cmd)
 }
