@@ -25,7 +25,7 @@ reference is refused. Jobs that waited for money go on at once.`,
   offpeak deposit import signed.csv`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return post(cmd.Context(), c, args, ref, func(ctx context.Context, d *wire.Direct, op offpeak.OpID, in wire.NewMovement) (wire.Posted, error) {
+			return post(cmd.Context(), c, "deposit", args, ref, func(ctx context.Context, d *wire.Direct, op offpeak.OpID, in wire.NewMovement) (wire.Posted, error) {
 				return d.Deposit(ctx, op, in)
 			})
 		},
@@ -63,7 +63,7 @@ its --deposits-key names. The same file again changes nothing.`,
 			if err != nil {
 				return err
 			}
-			return printPosted(c, p)
+			return printPosted(c, "deposit", p)
 		},
 	})
 }

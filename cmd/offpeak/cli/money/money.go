@@ -9,6 +9,7 @@ package money
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -45,24 +46,52 @@ func first(args []string) string {
 	return args[0]
 }
 
-// printPosted says what became of deposits or payouts.
-func printPosted(c *people.Client, p wire.Posted) error {
+// printPosted says what became of deposits or payouts; what is one of them.
+func printPosted(c *people.Client, what string, p wire.Posted) error {
 	return c.Print(p, p.Transactions, func(t *render.Table) {
+		said := fmt.Sprintf("%s credits in %s", p.Total, count(p.Count, what))
 		switch {
+		case p.Fresh == 0 && p.Count == 1:
+			said += ", which was there already; nothing changed"
 		case p.Fresh == 0:
-			t.Line(fmt.Sprintf("%s credits in %d: all there already; nothing changed", p.Total, p.Count))
+			said += ", which were all there already; nothing changed"
 		case p.Fresh < p.Count:
-			t.Line(fmt.Sprintf("%s credits in %d: %d new, the others were there already", p.Total, p.Count, p.Fresh))
-		default:
-			t.Line(fmt.Sprintf("%s credits in %d", p.Total, p.Count))
+			said += fmt.Sprintf(": %d new, the others were there already", p.Fresh)
 		}
+		t.Line(said)
 	})
 }
 
-// post finds the account and makes one deposit or payout.
-func post(ctx context.Context, c *people.Client, args []string, ref string, send func(context.Context, *wire.Direct, offpeak.OpID, wire.NewMovement) (wire.Posted, error)) error {
+// count is "1 deposit" or "3 deposits".
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// named has a hub's refusal name what the person wrote, not the field of the request
+// in which it was sent: written says it, "" where it is called the same.
+func named(err error, written func(field string) string) error {
+	if p, ok := errors.AsType[*wire.Problem](err); ok {
+		for i, e := range p.Errors {
+			if name := written(e.Location); name != "" {
+				p.Errors[i].Location = name
+			}
+		}
+	}
+	return err
+}
+
+// arguments is how the fields of a deposit or payout are written.
+func arguments(field string) string {
+	return map[string]string{"external": "--ref", "account": "ACCOUNT", "amount": "AMOUNT", "part": "PART"}[field]
+}
+
+// post finds the account and makes one deposit or payout; what says which.
+func post(ctx context.Context, c *people.Client, what string, args []string, ref string, send func(context.Context, *wire.Direct, offpeak.OpID, wire.NewMovement) (wire.Posted, error)) error {
 	if ref == "" {
-		return world.BadInput("--ref: is needed: the world's reference, under which it counts once")
+		return noRef()
 	}
 	hub, err := c.Dial()
 	if err != nil {
@@ -76,7 +105,11 @@ func post(ctx context.Context, c *people.Client, args []string, ref string, send
 		return send(ctx, d, op, wire.NewMovement{External: ref, Account: a.ID, Amount: args[1]})
 	})
 	if err != nil {
-		return err
+		return named(err, arguments)
 	}
-	return printPosted(c, p)
+	return printPosted(c, what, p)
+}
+
+func noRef() error {
+	return world.BadInput("--ref: is needed: the world's reference, under which it counts once")
 }
