@@ -9,7 +9,6 @@ package money
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -70,19 +69,6 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// named has a hub's refusal name what the person wrote, not the field of the request
-// in which it was sent: written says it, "" where it is called the same.
-func named(err error, written func(field string) string) error {
-	if p, ok := errors.AsType[*wire.Problem](err); ok {
-		for i, e := range p.Errors {
-			if name := written(e.Location); name != "" {
-				p.Errors[i].Location = name
-			}
-		}
-	}
-	return err
-}
-
 // arguments is how the fields of a deposit or payout are written.
 func arguments(field string) string {
 	return map[string]string{"external": "--ref", "account": "ACCOUNT", "amount": "AMOUNT", "part": "PART"}[field]
@@ -105,7 +91,7 @@ func post(ctx context.Context, c *people.Client, what string, args []string, ref
 		return send(ctx, d, op, wire.NewMovement{External: ref, Account: a.ID, Amount: args[1]})
 	})
 	if err != nil {
-		return named(err, arguments)
+		return world.Named(err, arguments)
 	}
 	return printPosted(c, what, p)
 }

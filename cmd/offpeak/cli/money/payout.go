@@ -76,7 +76,7 @@ once more and nobody is paid twice; with others it is refused.`,
 				return d.ExportPayouts(ctx, op, in)
 			})
 			if err != nil {
-				return named(err, func(field string) string { return exportFlag(field, pay) })
+				return world.Named(err, func(field string) string { return exportFlag(field, pay) })
 			}
 			if err := os.WriteFile(args[0], batch.Data, 0o600); err != nil {
 				return world.Hint(fmt.Errorf("write payouts: %w", err), "They are posted: the same command writes the same file.")
@@ -136,7 +136,7 @@ that it was from: for one that failed at the bank. REFERENCE is the payout's, as
 				return d.ReturnPayout(ctx, op, wire.NewReturn{External: args[0]})
 			})
 			if err != nil {
-				return named(err, func(field string) string { return map[string]string{"external": "REFERENCE"}[field] })
+				return world.Named(err, func(field string) string { return map[string]string{"external": "REFERENCE"}[field] })
 			}
 			return printPosted(c, "returned payout", p)
 		},
@@ -164,7 +164,7 @@ operator earned, or rounding, what rounding left; "offpeak balance --grid" shows
 				return d.GridPayout(ctx, op, wire.NewGridPayout{External: ref, Part: args[0], Amount: args[1]})
 			})
 			if err != nil {
-				return named(err, arguments)
+				return world.Named(err, arguments)
 			}
 			return printPosted(c, "payout", p)
 		},
