@@ -175,18 +175,18 @@ func (t *Till) Return(ctx context.Context, op store.Op, in wire.NewReturn) (wire
 	if err != nil {
 		return wire.Posted{}, err
 	}
-	for _, x := range list {
-		from, m := paid(x)
-		back, err := ledger.PayoutReturned(m, time.Time{})
-		if from.Of == "" {
-			back, err = ledger.GridPayoutReturned(from.Part, m.External, m.Amount, time.Time{})
-		}
-		if err != nil {
-			return wire.Posted{}, err
-		}
-		return t.post(ctx, op, []ledger.Transaction{back})
+	if len(list) == 0 {
+		return wire.Posted{}, fmt.Errorf("payout %q: %w", in.External, offpeak.ErrNotFound)
 	}
-	return wire.Posted{}, fmt.Errorf("payout %q: %w", in.External, offpeak.ErrNotFound)
+	from, m := paid(list[0])
+	back, err := ledger.PayoutReturned(m, time.Time{})
+	if from.Of == "" {
+		back, err = ledger.GridPayoutReturned(from.Part, m.External, m.Amount, time.Time{})
+	}
+	if err != nil {
+		return wire.Posted{}, err
+	}
+	return t.post(ctx, op, []ledger.Transaction{back})
 }
 
 func payoutID(external string) ledger.TransactionID {
