@@ -69,6 +69,8 @@ var rooms = []struct {
 		"cmd/offpeak/cli/render", "cmd/offpeak/cli/transfer", "cmd/offpeak/cli/world"}, "people speak to a hub through wire, like everybody; asks are written as the market reads them"},
 	{"cmd/offpeak/cli/trading", []string{".", "wire", "market", "cmd/offpeak/cli/manifest", "cmd/offpeak/cli/people", "cmd/offpeak/cli/remote", "cmd/offpeak/cli/render", "cmd/offpeak/cli/world"},
 		"the commands of the market ask a hub for prices, and only write asks as the market does"},
+	{"cmd/offpeak/cli/money", []string{".", "wire", "cmd/offpeak/cli/people", "cmd/offpeak/cli/remote", "cmd/offpeak/cli/render", "cmd/offpeak/cli/world"},
+		"the commands of money ask a hub; what may be posted is decided there"},
 	{"sim", []string{"*"}, "virtual fleets run the real hub and agent"},
 	{"internal", []string{"*"}, "test grids run everything in one process"},
 	{"bench", []string{"*"}, "measuring needs everything"},

@@ -74,7 +74,9 @@ func (s Spec) Validate() error {
 	v.span("limits.keep_frozen", l.KeepFrozen, 0, Duration(7*24*time.Hour))
 	v.within("limits.log_bytes", int64(l.Log), 0, int64(64*GiB))
 	if l.Budget != nil {
-		v.within("limits.budget", int64(*l.Budget), 1, int64(MaxAmount))
+		if n := *l.Budget; n < 1 || n > MaxAmount {
+			v.add("limits.budget", fmt.Sprint(int64(n)), fmt.Sprintf("is a whole number of micro-credits, from 1 to %d (%s to %s credits)", MaxAmount, MicroCredits(1), MaxAmount))
+		}
 	}
 	v.within("limits.processes", int64(l.Processes), 1, maxProcesses)
 	if r := s.Retry; r != nil {
@@ -166,7 +168,9 @@ func (r Requirements) validate(v *validator) {
 	}
 	v.labels("requirements.where", r.Where)
 	if r.MaxPrice != nil {
-		v.within("requirements.max_price", int64(*r.MaxPrice), 0, int64(MaxPrice))
+		if n := *r.MaxPrice; n < 0 || n > MaxPrice {
+			v.add("requirements.max_price", fmt.Sprint(int64(n)), fmt.Sprintf("is a whole number of micro-credits per hour, from 0 to %d (%s)", MaxPrice, MaxPrice))
+		}
 	}
 	if !slices.Contains([]Trust{TrustAny, TrustValidated, TrustOwn}, r.Trust) {
 		v.add("requirements.trust", string(r.Trust), "is any, validated or own")

@@ -117,7 +117,7 @@ const (
 	KindDeposit Kind = "deposit"
 	// KindPayout takes money out: available, fee or rounding → payouts.
 	KindPayout Kind = "payout"
-	// KindReturn gives back a payout that did not arrive: payouts → available.
+	// KindReturn gives back a payout that did not arrive: payouts → what it was from.
 	KindReturn Kind = "payout_returned"
 	// KindHold sets money aside for a lease: available → held.
 	KindHold Kind = "hold"
@@ -141,6 +141,9 @@ type Subject struct {
 	Term int `json:"term,omitempty"`
 	// External is the world's reference of a deposit or payout.
 	External string `json:"external,omitempty"`
+	// Minimum is what an account had to have, for a payout of a batch of everything;
+	// 0 for all else.
+	Minimum offpeak.MicroCredits `json:"minimum,omitempty"`
 }
 
 // Transaction is a set of entries that sum to zero. It is written once and
@@ -216,6 +219,9 @@ func (t Transaction) form(bad func(string, ...any) error) error {
 			return bad("a %s has a job, a lease and no external reference", t.Kind)
 		}
 	}
+	if s.Minimum < 0 || s.Minimum > 0 && t.Kind != KindPayout {
+		return bad("only a payout has a minimum, above zero")
+	}
 	switch t.Kind {
 	case KindDeposit:
 		if !pair(is(PartDeposits), is(PartAvailable)) {
@@ -226,8 +232,8 @@ func (t Transaction) form(bad func(string, ...any) error) error {
 			return bad("a payout moves money from an available, fee or rounding account to payouts")
 		}
 	case KindReturn:
-		if !pair(is(PartPayouts), is(PartAvailable)) {
-			return bad("a returned payout moves money from payouts to one account's available")
+		if !pair(is(PartPayouts), is(PartAvailable, PartFee, PartRounding)) {
+			return bad("a returned payout moves money from payouts to an available, fee or rounding account")
 		}
 	case KindHold:
 		if !pair(is(PartAvailable), is(PartHeld)) || t.Entries[0].Account.Of != t.Entries[1].Account.Of {
@@ -284,8 +290,8 @@ type Balance struct {
 
 // Apply returns the balances of the accounts that a new transaction changes,
 // as they are after it, in the order of its entries. It returns a *FormError
-// where the transaction is not valid, or would overflow a balance, and a
-// *NegativeError where it would overdraw one.
+// where the transaction is not valid, or would overflow a balance, a *LimitError for
+// a deposit that fits no more, and a *NegativeError where it would overdraw one.
 func Apply(t Transaction, balance func(Account) offpeak.MicroCredits) ([]Balance, error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
@@ -294,6 +300,9 @@ func Apply(t Transaction, balance func(Account) offpeak.MicroCredits) ([]Balance
 	for _, e := range t.Entries {
 		was := balance(e.Account)
 		is, ok := add(was, e.Amount)
+		if e.Account == Grid(PartDeposits) && (!ok || is < -MaxDeposits) {
+			return nil, &LimitError{Amount: -e.Amount, Room: DepositsRoom(was)}
+		}
 		if !ok {
 			return nil, &FormError{Transaction: t.ID, Rule: fmt.Sprintf("the balance of %s overflows", e.Account)}
 		}

@@ -20,6 +20,14 @@ const MaxMillis = offpeak.Millis(offpeak.MaxDuration / offpeak.Duration(time.Mil
 // MaxAmount bounds every single amount that comes in or goes out: 10¹² credits.
 const MaxAmount = offpeak.MaxAmount
 
+// MaxDeposits bounds all that ever comes into a grid, together: the world's account
+// of deposits only grows, and has 63 bits as every other. What accounts have came
+// from there, so none of them reaches its own bound.
+const MaxDeposits = offpeak.MicroCredits(math.MaxInt64)
+
+// DepositsRoom is how much may still come in, of the balance of the world's account.
+func DepositsRoom(balance offpeak.MicroCredits) offpeak.MicroCredits { return MaxDeposits + balance }
+
 // BasisPoints is a share in hundredths of a percent, 0 … 10,000.
 type BasisPoints int
 

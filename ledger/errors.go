@@ -55,6 +55,20 @@ func (e *FundsError) Error() string {
 // Unwrap makes errors.Is(e, offpeak.ErrFunds) true.
 func (e *FundsError) Unwrap() error { return offpeak.ErrFunds }
 
+// LimitError says that deposits would be above what a grid may take in, in all its
+// life.
+type LimitError struct {
+	// Amount is what was to come in, Room is what still fits.
+	Amount, Room offpeak.MicroCredits
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("deposit %s credits: a grid takes in at most %s credits in all its life, and %s more fit", e.Amount, MaxDeposits, e.Room)
+}
+
+// Unwrap makes errors.Is(e, offpeak.ErrInvalid) true.
+func (e *LimitError) Unwrap() error { return offpeak.ErrInvalid }
+
 // NegativeError says that a transaction would overdraw an account.
 type NegativeError struct {
 	Transaction TransactionID

@@ -260,11 +260,16 @@ func TestBalancesDoNotOverflow(t *testing.T) {
 			break
 		}
 	}
-	if e := (*ledger.FormError)(nil); !errors.As(err, &e) {
+	const left = ledger.MaxDeposits - 9*ledger.MaxAmount
+	if e := (*ledger.LimitError)(nil); !errors.As(err, &e) || *e != (ledger.LimitError{Amount: ledger.MaxAmount, Room: left}) {
 		t.Fatalf("10 × %s: %v", ledger.MaxAmount, err)
 	}
 	if got := b.Balance(ledger.Available("acct_a")); got != 9*ledger.MaxAmount {
 		t.Errorf("has %s", got)
+	}
+	// To the last micro-credit, and none more.
+	if err := errors.Join(b.Post(deposit(t, "rest", "acct_b", left)), b.Post(deposit(t, "more", "acct_b", 1))); !errors.Is(err, offpeak.ErrInvalid) || b.Balance(ledger.Grid(ledger.PartDeposits)) != -ledger.MaxDeposits {
+		t.Errorf("the rest, and one: %v; %s", err, b.Balance(ledger.Grid(ledger.PartDeposits)))
 	}
 }
 
@@ -303,32 +308,6 @@ func TestParseAmount(t *testing.T) {
 	for _, s := range []string{"", "0", "0.000000", "-1", "+1", "1.", ".1", "1.0000001", "NaN", "inf", "1e3", "0x1", "1_000", "1,5", " 1", "1 ", "٣", "1000000000000.000001", "99999999999999"} {
 		if got, err := ledger.ParseAmount(s); !errors.Is(err, offpeak.ErrInvalid) {
 			t.Errorf("%q is %s (%v)", s, got, err)
-		}
-	}
-}
-
-func TestStatement(t *testing.T) {
-	t.Parallel()
-	broken := errors.New("broken")
-	list := []ledger.Transaction{deposit(t, "1", "acct_a", 10), deposit(t, "2", "acct_b", 5), deposit(t, "3", "acct_a", 7)}
-	var got []offpeak.MicroCredits
-	for l, err := range ledger.Statement(ledger.Available("acct_a"), 100, all(list)) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, l.Amount, l.Balance)
-	}
-	if d := cmp.Diff([]offpeak.MicroCredits{10, 110, 7, 117}, got); d != "" {
-		t.Error(d)
-	}
-	for _, err := range ledger.Statement(ledger.Available("acct_a"), math.MaxInt64-9, all(list)) {
-		if e := (*ledger.FormError)(nil); !errors.As(err, &e) {
-			t.Errorf("overflow: %v", err)
-		}
-	}
-	for _, err := range ledger.Statement(ledger.Available("acct_a"), 0, func(yield func(ledger.Transaction, error) bool) { yield(ledger.Transaction{}, broken) }) {
-		if !errors.Is(err, broken) {
-			t.Error(err)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -50,6 +49,9 @@ type Batch struct {
 	Direction Direction  `json:"direction"`
 	At        time.Time  `json:"at"`
 	Movements []Movement `json:"movements"`
+	// Minimum is what an account had to have to be in a batch of all that accounts
+	// have, 0 for one whose movements were named. No adapter carries it.
+	Minimum offpeak.MicroCredits `json:"minimum,omitempty"`
 }
 
 // Transactions returns what a batch is in the ledger, a transaction a movement,
@@ -70,6 +72,7 @@ func (b Batch) Transactions(at time.Time) ([]Transaction, error) {
 		if err != nil {
 			return nil, fmt.Errorf("movement %d: %w", i+1, err)
 		}
+		t.Subject.Minimum = b.Minimum
 		out = append(out, t)
 	}
 	return out, nil
@@ -113,8 +116,18 @@ func PayoutReturned(m Movement, at time.Time) (Transaction, error) {
 // grid: part is PartFee or PartRounding. It returns the errors of
 // Movement.Validate, and a *FormError for every other part.
 func GridPayout(part Part, external string, amount offpeak.MicroCredits, at time.Time) (Transaction, error) {
+	return gridMoving(KindPayout, part, external, amount, at, Grid(part), Grid(PartPayouts))
+}
+
+// GridPayoutReturned gives back a GridPayout that did not arrive, as PayoutReturned
+// does.
+func GridPayoutReturned(part Part, external string, amount offpeak.MicroCredits, at time.Time) (Transaction, error) {
+	return gridMoving(KindReturn, part, external, amount, at, Grid(PartPayouts), Grid(part))
+}
+
+func gridMoving(kind Kind, part Part, external string, amount offpeak.MicroCredits, at time.Time, from, to Account) (Transaction, error) {
 	m := Movement{External: external, Account: offpeak.AccountID(Grid(part).String()), Amount: amount}
-	t, err := moving(KindPayout, m, at, Grid(part), Grid(PartPayouts))
+	t, err := moving(kind, m, at, from, to)
 	if err != nil {
 		return t, err
 	}
@@ -132,23 +145,13 @@ func moving(kind Kind, m Movement, at time.Time, from, to Account) (Transaction,
 	}, nil
 }
 
-// ParseAmount reads an amount in credits: digits, then perhaps a point and at
-// most six digits. It returns a *offpeak.ValueError for anything else (signs,
-// exponents, NaN, infinities, parts of a micro-credit), for zero, and above
-// MaxAmount.
+// ParseAmount reads what comes in or goes out, as offpeak.ParseCredits does, but in
+// one form only: without spaces around it. It returns a *offpeak.ValueError for
+// anything else, and for zero.
 func ParseAmount(s string) (offpeak.MicroCredits, error) {
-	whole, frac, dotted := strings.Cut(s, ".")
-	const decimals = 6
-	bad := whole == "" || len(whole) > 13 || len(frac) > decimals || dotted && frac == ""
-	all := whole + frac + strings.Repeat("0", max(decimals-len(frac), 0))
-	for _, c := range []byte(all) {
-		bad = bad || c < '0' || c > '9'
+	n, err := offpeak.ParseCredits(s)
+	if err != nil || n == 0 || strings.TrimSpace(s) != s {
+		return 0, &offpeak.ValueError{Value: s, Rule: "an amount is credits with at most six decimals, for example 12.50, above 0 and at most 1000000000000"}
 	}
-	if !bad {
-		n, err := strconv.ParseInt(all, 10, 64)
-		if err == nil && n > 0 && n <= int64(MaxAmount) {
-			return offpeak.MicroCredits(n), nil
-		}
-	}
-	return 0, &offpeak.ValueError{Value: s, Rule: "an amount is credits with at most six decimals, for example 12.50, above 0 and at most 1000000000000"}
+	return n, nil
 }

@@ -45,7 +45,7 @@ func (in *Inquiry) validate() error {
 	case in.Limit < 1 || in.Limit > maxQuoted:
 		return &offpeak.FieldError{Field: "limit", Value: fmt.Sprint(in.Limit), Rule: fmt.Sprintf("is from 1 to %d", maxQuoted)}
 	case r.MaxPrice != nil && (*r.MaxPrice < 0 || *r.MaxPrice > offpeak.MaxPrice):
-		return &offpeak.FieldError{Field: "requirements.max_price", Value: r.MaxPrice.String(), Rule: "is from 0/h to 1000000/h"}
+		return &offpeak.FieldError{Field: "requirements.max_price", Value: r.MaxPrice.String(), Rule: fmt.Sprintf("is a whole number of micro-credits per hour, from 0 to %d (%s)", offpeak.MaxPrice, offpeak.MaxPrice)}
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 // price has nothing to do with any of it.
 type Money interface {
 	// Post appends transactions that come from outside (deposits, payouts), all of
-	// them or none, and says how many were new. One that is there already changes
+	// them or none, at the store's time, and says how many were new. One that is there already changes
 	// nothing; a *ledger.ConflictError (ErrOperationConflict): another one has its id. A
 	// *ledger.NegativeError (ErrFunds): an account has not as much. ErrNotFound: there
 	// is no such account. It is made for at most a thousand at once.

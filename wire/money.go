@@ -47,7 +47,7 @@ type Posted struct {
 
 // NewPayouts asks for a signed batch of payouts, which are posted with it.
 type NewPayouts struct {
-	Batch string `json:"batch" doc:"names the batch: the same name gives the same bytes"`
+	Batch string `json:"batch" doc:"names the batch: asked for again as it was, it gives the same bytes"`
 	// Payouts are what to pay; none: what every account has, from Minimum on.
 	Payouts []Payout `json:"payouts,omitempty"`
 	Minimum string   `json:"minimum,omitempty" doc:"credits; without payouts"`
@@ -57,6 +57,13 @@ type NewPayouts struct {
 type Payout struct {
 	Account offpeak.AccountID `json:"account"`
 	Amount  string            `json:"amount"`
+}
+
+// SignedPayouts is a signed batch of payouts.
+type SignedPayouts struct {
+	Data []byte
+	// Again says that the batch had been posted before: nothing was this time.
+	Again bool
 }
 
 // Balance is what an account has.
@@ -158,21 +165,21 @@ func (d *Direct) ReturnPayout(ctx context.Context, op offpeak.OpID, in NewReturn
 }
 
 // ExportPayouts posts payouts and returns them as a signed batch.
-func (d *Direct) ExportPayouts(ctx context.Context, op offpeak.OpID, in NewPayouts) ([]byte, error) {
+func (d *Direct) ExportPayouts(ctx context.Context, op offpeak.OpID, in NewPayouts) (out SignedPayouts, err error) {
 	body, err := encode(in)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	resp, err := d.Raw(ctx, http.MethodPost, "/payouts/batch", op, body, "application/json")
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, MaxBatch))
-	if err != nil {
-		return nil, fmt.Errorf("read answer: %w", errors.Join(offpeak.ErrUnavailable, err))
+	if out.Data, err = io.ReadAll(io.LimitReader(resp.Body, MaxBatch)); err != nil {
+		return out, fmt.Errorf("read answer: %w", errors.Join(offpeak.ErrUnavailable, err))
 	}
-	return data, nil
+	out.Again = resp.Header.Get(HeaderAgain) != ""
+	return out, nil
 }
 
 // Balance says what an account has; "" is the caller's own.

@@ -25,6 +25,8 @@ const Protocol = 1
 const (
 	HeaderProtocol  = "Offpeak-Protocol"
 	HeaderOperation = "Idempotency-Key"
+	// HeaderAgain is on a batch of payouts that had been posted before.
+	HeaderAgain = "Offpeak-Again"
 )
 
 // Bounds of bodies. MaxBody is for JSON bodies, blobs have blob.MaxBlob.

@@ -170,6 +170,10 @@ func (w *walker) try(path string, raw json.RawMessage, t reflect.Type) {
 
 func kindName(t reflect.Type) string {
 	switch {
+	case t == typeOf[offpeak.Price]():
+		return fmt.Sprintf("a whole number of micro-credits per hour, from 0 to %d (%s)", offpeak.MaxPrice, offpeak.MaxPrice)
+	case t == typeOf[offpeak.MicroCredits]():
+		return fmt.Sprintf("a whole number of micro-credits, from 0 to %d (%s credits)", offpeak.MaxAmount, offpeak.MaxAmount)
 	case reflect.PointerTo(t).Implements(typeOf[encoding.TextUnmarshaler]()), t.Kind() == reflect.String:
 		return "a string"
 	case t.Kind() == reflect.Bool:

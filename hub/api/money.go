@@ -63,7 +63,10 @@ func (a *api) exportPayouts(w http.ResponseWriter, r *http.Request, c *caller) e
 	}
 	w.Header().Set("Content-Type", "text/csv")
 	w.Header().Set("Content-Disposition", "attachment")
-	_, err = w.Write(batch)
+	if batch.Again {
+		w.Header().Set(wire.HeaderAgain, "true")
+	}
+	_, err = w.Write(batch.Data)
 	return err
 }
 

@@ -138,7 +138,7 @@ func (a *api) routes() []route {
 		{method: post, path: "/v1/deposits", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewMovement](), status: http.StatusCreated, summary: "Put money into an account; the same reference counts once", mount: answers((*api).deposit)},
 		{method: post, path: "/v1/deposits/batch", roles: admins(), mutates: true, limit: wire.MaxBatch, raw: true, summary: "Post the deposits of a signed batch", mount: answers((*api).importDeposits)},
 		{method: post, path: "/v1/payouts", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewMovement](), status: http.StatusCreated, summary: "Take money out of an account", mount: answers((*api).payout)},
-		{method: post, path: "/v1/payouts/batch", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewPayouts](), summary: "Post payouts and get them as a signed batch; the same name gives the same bytes", content: "text/csv", serve: a.exportPayouts},
+		{method: post, path: "/v1/payouts/batch", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewPayouts](), summary: "Post payouts and get them as a signed batch; the same name and options give the same bytes, with the header Offpeak-Again", content: "text/csv", serve: a.exportPayouts},
 		{method: post, path: "/v1/payouts/grid", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewGridPayout](), status: http.StatusCreated, summary: "Take out what the operator earned, or what rounding left", mount: answers((*api).gridPayout)},
 		{method: post, path: "/v1/payouts/returned", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewReturn](), status: http.StatusCreated, summary: "Give back a payout that did not arrive", mount: answers((*api).returnPayout)},
 

@@ -53,11 +53,17 @@ func (t *Till) Receipt(ctx context.Context, account offpeak.AccountID, job offpe
 func (t *Till) Statement(ctx context.Context, account offpeak.AccountID, from, until time.Time) iter.Seq2[wire.StatementLine, error] {
 	return func(yield func(wire.StatementLine, error) bool) {
 		var after store.Balances
+		var last time.Time
 		for x, err := range t.env.Store.Statement(ctx, account) {
 			if err != nil {
 				yield(wire.StatementLine{}, err)
 				return
 			}
+			// Who waited for another's lock was stamped before it and written after it.
+			if x.At.Before(last) {
+				x.At = last
+			}
+			last = x.At
 			line := wire.StatementLine{
 				At: x.At.UTC(), Transaction: string(x.ID), Kind: string(x.Kind),
 				Job: x.Subject.Job, Attempt: x.Subject.Attempt, External: x.Subject.External,

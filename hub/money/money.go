@@ -75,17 +75,14 @@ func movement(external string, account offpeak.AccountID, amount string) (ledger
 	return m, err
 }
 
-// one reads one movement and posts what build makes of it.
+// one reads one movement and posts what build makes of it. Transactions are made
+// without a time: the store says when they were posted.
 func (t *Till) one(ctx context.Context, op store.Op, in wire.NewMovement, build func(ledger.Movement, time.Time) (ledger.Transaction, error)) (wire.Posted, error) {
 	m, err := movement(in.External, in.Account, in.Amount)
 	if err != nil {
 		return wire.Posted{}, err
 	}
-	at, err := t.env.Store.Now(ctx)
-	if err != nil {
-		return wire.Posted{}, err
-	}
-	x, err := build(m, at)
+	x, err := build(m, time.Time{})
 	if err != nil {
 		return wire.Posted{}, err
 	}
@@ -114,9 +111,14 @@ func posted(list []ledger.Transaction, fresh int) wire.Posted {
 		if i < maxPayouts {
 			out.Transactions = append(out.Transactions, string(x.ID))
 		}
-		out.Total += max(x.Entries[0].Amount, -x.Entries[0].Amount)
+		out.Total += amount(x)
 	}
 	return out
+}
+
+// amount is how much a deposit or payout moves.
+func amount(x ledger.Transaction) offpeak.MicroCredits {
+	return max(x.Entries[0].Amount, -x.Entries[0].Amount)
 }
 
 // accounts are those that transactions change, each once.
@@ -163,8 +165,8 @@ func (t *Till) GridPayout(ctx context.Context, op store.Op, in wire.NewGridPayou
 	})
 }
 
-// Return gives back a payout that did not arrive, once. ErrNotFound: there is no
-// payout of that reference from an account.
+// Return gives back a payout that did not arrive, once, to the account or the part of
+// the grid that it was from. ErrNotFound: there is no payout of that reference.
 func (t *Till) Return(ctx context.Context, op store.Op, in wire.NewReturn) (wire.Posted, error) {
 	if err := (ledger.Movement{External: in.External, Account: "any", Amount: 1}).Validate(); err != nil {
 		return wire.Posted{}, err
@@ -173,34 +175,32 @@ func (t *Till) Return(ctx context.Context, op store.Op, in wire.NewReturn) (wire
 	if err != nil {
 		return wire.Posted{}, err
 	}
-	for _, x := range list {
-		if m, ok := paid(x); ok {
-			at, err := t.env.Store.Now(ctx)
-			if err != nil {
-				return wire.Posted{}, err
-			}
-			back, err := ledger.PayoutReturned(m, at)
-			if err != nil {
-				return wire.Posted{}, err
-			}
-			return t.post(ctx, op, []ledger.Transaction{back})
-		}
+	if len(list) == 0 {
+		return wire.Posted{}, fmt.Errorf("payout %q: %w", in.External, offpeak.ErrNotFound)
 	}
-	return wire.Posted{}, fmt.Errorf("payout %q from an account: %w", in.External, offpeak.ErrNotFound)
+	from, m := paid(list[0])
+	back, err := ledger.PayoutReturned(m, time.Time{})
+	if from.Of == "" {
+		back, err = ledger.GridPayoutReturned(from.Part, m.External, m.Amount, time.Time{})
+	}
+	if err != nil {
+		return wire.Posted{}, err
+	}
+	return t.post(ctx, op, []ledger.Transaction{back})
 }
 
 func payoutID(external string) ledger.TransactionID {
 	return ledger.TransactionID(string(ledger.KindPayout) + "/" + external)
 }
 
-// paid is the movement of a payout from an account.
-func paid(x ledger.Transaction) (ledger.Movement, bool) {
+// paid is the movement of a payout, and what it was from.
+func paid(x ledger.Transaction) (from ledger.Account, m ledger.Movement) {
 	for _, e := range x.Entries {
-		if e.Account.Of != "" && e.Amount < 0 {
-			return ledger.Movement{External: x.Subject.External, Account: e.Account.Of, Amount: -e.Amount}, true
+		if e.Amount < 0 {
+			from, m = e.Account, ledger.Movement{External: x.Subject.External, Account: e.Account.Of, Amount: -e.Amount}
 		}
 	}
-	return ledger.Movement{}, false
+	return from, m
 }
 
 // adapter is the payment adapter, or why there is none.
@@ -223,11 +223,7 @@ func (t *Till) ImportDeposits(ctx context.Context, op store.Op, data []byte) (wi
 	if err != nil {
 		return wire.Posted{}, fmt.Errorf("import deposits: %w", err)
 	}
-	at, err := t.env.Store.Now(ctx)
-	if err != nil {
-		return wire.Posted{}, err
-	}
-	list, err := batch.Transactions(at)
+	list, err := batch.Transactions(time.Time{})
 	if err != nil {
 		return wire.Posted{}, err
 	}
@@ -236,10 +232,20 @@ func (t *Till) ImportDeposits(ctx context.Context, op store.Op, data []byte) (wi
 			return wire.Posted{}, fmt.Errorf("account %s: %w", account, err)
 		}
 	}
+	var sum offpeak.MicroCredits
 	for part := range slices.Chunk(list, stride) {
-		if err := t.known(ctx, part); err != nil {
+		n, err := t.known(ctx, part)
+		if err != nil {
 			return wire.Posted{}, err
 		}
+		sum += n
+	}
+	sums, err := t.env.Store.Totals(ctx)
+	if err != nil {
+		return wire.Posted{}, err
+	}
+	if room := ledger.DepositsRoom(sums[ledger.PartDeposits]); sum > room {
+		return wire.Posted{}, fmt.Errorf("import deposits: %w", &ledger.LimitError{Amount: sum, Room: room})
 	}
 	fresh := 0
 	for i, part := range slices.Collect(slices.Chunk(list, stride)) {
@@ -254,23 +260,26 @@ func (t *Till) ImportDeposits(ctx context.Context, op store.Op, data []byte) (wi
 	return posted(list, fresh), nil
 }
 
-// known refuses transactions whose ids were used for others.
-func (t *Till) known(ctx context.Context, list []ledger.Transaction) error {
+// known refuses transactions whose ids were used for others, and sums what those
+// that are not there yet bring in.
+func (t *Till) known(ctx context.Context, list []ledger.Transaction) (fresh offpeak.MicroCredits, err error) {
 	ids := make([]ledger.TransactionID, len(list))
 	byID := make(map[ledger.TransactionID]ledger.Transaction, len(list))
 	for i, x := range list {
 		ids[i], byID[x.ID] = x.ID, x
+		fresh += amount(x)
 	}
 	there, err := t.env.Store.Transactions(ctx, ids)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, x := range there {
 		if err := byID[x.ID].Again(x); err != nil {
-			return err
+			return 0, err
 		}
+		fresh -= amount(x)
 	}
-	return nil
+	return fresh, nil
 }
 
 // partOp is the operation of one part of what a person did at once.
@@ -289,22 +298,24 @@ func derived(op store.Op, from string) store.Op {
 }
 
 // ExportPayouts posts payouts and returns them in the form in which the adapter's
-// world takes them. The batch's id is what it is known by: asked again, it returns
-// the same bytes; with other payouts it is ErrOperationConflict.
-func (t *Till) ExportPayouts(ctx context.Context, op store.Op, in wire.NewPayouts) ([]byte, error) {
+// world takes them. The batch's id is what it is known by: asked again as it was the
+// first time, it returns the same bytes, posts nothing and says so; with other
+// payouts or another minimum it is ErrConflict.
+func (t *Till) ExportPayouts(ctx context.Context, op store.Op, in wire.NewPayouts) (wire.SignedPayouts, error) {
 	adapter, err := t.adapter()
 	if err != nil {
-		return nil, err
+		return wire.SignedPayouts{}, err
 	}
-	movements, least, err := readPayouts(in)
+	asked, err := readPayouts(in)
 	if err != nil {
-		return nil, err
+		return wire.SignedPayouts{}, err
 	}
-	// What everybody has may change between reading and posting it.
+	// What everybody has may change between reading and posting it, and others may
+	// make the batch meanwhile.
 	const tries = 3
 	for try := 1; ; try++ {
-		out, err := t.export(ctx, op, adapter, in, movements, least)
-		raced := len(movements) == 0 && (errors.Is(err, offpeak.ErrFunds) || errors.Is(err, offpeak.ErrOperationConflict))
+		out, err := t.export(ctx, op, adapter, asked)
+		raced := asked.Minimum > 0 && errors.Is(err, offpeak.ErrFunds) || errors.Is(err, offpeak.ErrOperationConflict)
 		if !raced || try == tries {
 			return out, err
 		}
@@ -313,16 +324,17 @@ func (t *Till) ExportPayouts(ctx context.Context, op store.Op, in wire.NewPayout
 
 // readPayouts is what a person said of a batch: its payouts, or the least that an
 // account has to have.
-func readPayouts(in wire.NewPayouts) (movements []ledger.Movement, least offpeak.MicroCredits, err error) {
+func readPayouts(in wire.NewPayouts) (b ledger.Batch, err error) {
 	if !regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`).MatchString(in.Batch) {
-		return nil, 0, &offpeak.FieldError{Field: "batch", Value: in.Batch, Rule: "has 1 to 64 of A-Z a-z 0-9 . _ -"}
+		return b, &offpeak.FieldError{Field: "batch", Value: in.Batch, Rule: "has 1 to 64 of A-Z a-z 0-9 . _ -"}
 	}
 	if len(in.Payouts) > maxPayouts {
-		return nil, 0, &offpeak.FieldError{Field: "payouts", Value: strconv.Itoa(len(in.Payouts)), Rule: fmt.Sprintf("are at most %d in one batch", maxPayouts)}
+		return b, &offpeak.FieldError{Field: "payouts", Value: strconv.Itoa(len(in.Payouts)), Rule: fmt.Sprintf("are at most %d in one batch", maxPayouts)}
 	}
 	if len(in.Payouts) > 0 && in.Minimum != "" {
-		return nil, 0, &offpeak.FieldError{Field: "minimum", Value: in.Minimum, Rule: "is for a batch without payouts, of what every account has"}
+		return b, &offpeak.FieldError{Field: "minimum", Value: in.Minimum, Rule: "is for a batch without payouts, of what every account has"}
 	}
+	b = ledger.Batch{ID: in.Batch, Direction: ledger.DirectionPayouts}
 	var errs []error
 	for i, p := range in.Payouts {
 		m, err := movement(row(in.Batch, i), p.Account, p.Amount)
@@ -330,58 +342,77 @@ func readPayouts(in wire.NewPayouts) (movements []ledger.Movement, least offpeak
 			err = &offpeak.FieldError{Field: fmt.Sprintf("payouts[%d].%s", i, f.Field), Value: f.Value, Rule: f.Rule}
 		}
 		errs = append(errs, err)
-		movements = append(movements, m)
+		b.Movements = append(b.Movements, m)
 	}
-	least = 1
+	if len(in.Payouts) == 0 {
+		b.Minimum = 1
+	}
 	if in.Minimum != "" {
 		m, err := movement("minimum", "any", in.Minimum)
 		if f, ok := errors.AsType[*offpeak.FieldError](err); ok {
 			err = &offpeak.FieldError{Field: "minimum", Value: f.Value, Rule: f.Rule}
 		}
-		errs, least = append(errs, err), m.Amount
+		errs, b.Minimum = append(errs, err), m.Amount
 	}
-	return movements, least, errors.Join(errs...)
+	return b, errors.Join(errs...)
 }
 
 // row is the reference of a row of a batch of payouts.
 func row(batch string, i int) string { return batch + "/" + strconv.Itoa(i+1) }
 
-func (t *Till) export(ctx context.Context, op store.Op, adapter ledger.Payments, in wire.NewPayouts, movements []ledger.Movement, least offpeak.MicroCredits) ([]byte, error) {
-	before, err := t.batch(ctx, in.Batch)
+func (t *Till) export(ctx context.Context, op store.Op, adapter ledger.Payments, b ledger.Batch) (wire.SignedPayouts, error) {
+	there, err := t.batch(ctx, b.ID)
 	if err != nil {
-		return nil, err
+		return wire.SignedPayouts{}, err
 	}
-	if len(before.Movements) > 0 {
-		if len(movements) > 0 && !slices.Equal(movements, before.Movements) {
-			return nil, fmt.Errorf("export payouts: batch %q is of other payouts; name this one otherwise: %w", in.Batch, offpeak.ErrOperationConflict)
+	if len(there.Movements) > 0 {
+		if b.Minimum != there.Minimum || b.Minimum == 0 && !slices.Equal(b.Movements, there.Movements) {
+			return wire.SignedPayouts{}, fmt.Errorf("export payouts: batch %q was posted before, %s; ask for it as it was, or give this one another name: %w", b.ID, asWas(there), offpeak.ErrConflict)
 		}
-		return adapter.WritePayouts(before)
+		out, err := adapter.WritePayouts(there)
+		return wire.SignedPayouts{Data: out, Again: true}, err
 	}
-	if len(movements) == 0 {
-		if movements, err = t.everything(ctx, in.Batch, least); err != nil {
-			return nil, err
+	if b.Minimum > 0 {
+		if b.Movements, err = t.everything(ctx, b.ID, b.Minimum); err != nil {
+			return wire.SignedPayouts{}, err
 		}
 	}
-	at, err := t.env.Store.Now(ctx)
-	if err != nil {
-		return nil, err
+	if b.At, err = t.env.Store.Now(ctx); err != nil {
+		return wire.SignedPayouts{}, err
 	}
-	b := ledger.Batch{ID: in.Batch, Direction: ledger.DirectionPayouts, At: at.UTC().Truncate(time.Second), Movements: movements}
-	list, err := b.Transactions(b.At)
+	b.At = whole(b.At)
+	list, err := b.Transactions(time.Time{})
 	if err != nil {
-		return nil, err
+		return wire.SignedPayouts{}, err
 	}
-	// Signed first: what can't be signed is not posted. Nobody sees it before it is.
-	out, err := adapter.WritePayouts(b)
-	if err != nil {
-		return nil, fmt.Errorf("export payouts: %w", err)
+	// Signed first: what can't be signed is not posted.
+	if _, err := adapter.WritePayouts(b); err != nil {
+		return wire.SignedPayouts{}, fmt.Errorf("export payouts: %w", err)
 	}
 	// The batch itself is the operation, so that two who make it at once make one.
-	op = derived(op, "payouts/"+in.Batch)
-	op.Digest = sha256.Sum256(out)
-	_, err = t.post(ctx, op, list)
-	return out, err
+	op = derived(op, "payouts/"+b.ID)
+	op.Digest = sha256.Sum256(fmt.Append(nil, b.Minimum, b.Movements))
+	if _, err := t.post(ctx, op, list); err != nil {
+		return wire.SignedPayouts{}, err
+	}
+	// As it was posted: the store says when that was.
+	if b, err = t.batch(ctx, b.ID); err != nil {
+		return wire.SignedPayouts{}, err
+	}
+	out, err := adapter.WritePayouts(b)
+	return wire.SignedPayouts{Data: out}, err
 }
+
+// asWas says how a batch was asked for.
+func asWas(b ledger.Batch) string {
+	if b.Minimum > 0 {
+		return fmt.Sprintf("of all that accounts with %s credits or more had", b.Minimum)
+	}
+	return "of payouts that were named"
+}
+
+// whole is a time as batches carry it, in whole seconds.
+func whole(at time.Time) time.Time { return at.UTC().Truncate(time.Second) }
 
 // batch is a batch of payouts as it was posted, without rows where there is none.
 func (t *Till) batch(ctx context.Context, id string) (ledger.Batch, error) {
@@ -391,7 +422,7 @@ func (t *Till) batch(ctx context.Context, id string) (ledger.Batch, error) {
 	if err != nil || len(list) == 0 {
 		return b, err
 	}
-	b.At = list[0].At.UTC()
+	b.At, b.Minimum = whole(list[0].At), list[0].Subject.Minimum
 	for i := 1; i < maxPayouts; i++ {
 		ids = append(ids, payoutID(row(id, i)))
 	}
@@ -399,9 +430,8 @@ func (t *Till) batch(ctx context.Context, id string) (ledger.Batch, error) {
 		return b, err
 	}
 	for _, x := range list {
-		if m, ok := paid(x); ok {
-			b.Movements = append(b.Movements, m)
-		}
+		_, m := paid(x)
+		b.Movements = append(b.Movements, m)
 	}
 	return b, nil
 }

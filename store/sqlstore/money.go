@@ -65,7 +65,7 @@ func (t *verb) post(list ...ledger.Transaction) error {
 			return err
 		}
 		s := x.Subject
-		t.later(addTransaction, string(x.ID), string(x.Kind), micros(x.At), string(s.Job), string(s.Lease), int64(s.Attempt), int64(s.Term), s.External)
+		t.later(addTransaction, string(x.ID), string(x.Kind), micros(x.At), string(s.Job), string(s.Lease), int64(s.Attempt), int64(s.Term), s.External, int64(s.Minimum))
 		for _, e := range x.Entries {
 			t.later(addEntry, string(x.ID), string(e.Account.Of), string(e.Account.Part), int64(e.Amount))
 		}
@@ -233,6 +233,7 @@ func (t *verb) postOnce(actor offpeak.Actor, x ledger.Transaction) (int, error) 
 	if len(stored) > 0 {
 		return 0, x.Again(stored[0])
 	}
+	x.At = t.now
 	e := offpeak.Event{Type: "ledger." + string(x.Kind), Data: data(told{x.ID, max(x.Entries[0].Amount, -x.Entries[0].Amount)})}
 	for _, entry := range x.Entries {
 		if entry.Account.Of == "" {
@@ -269,12 +270,12 @@ func (s *Store) Transactions(ctx context.Context, ids []ledger.TransactionID) ([
 // appended.
 func (t *verb) transactions(where string, args ...any) ([]ledger.Transaction, error) {
 	var out []ledger.Transaction
-	err := t.each(`SELECT t.id, t.kind, t.at, t.job, t.lease, t.attempt, t.term, t.external, e.account, e.part, e.amount
+	err := t.each(`SELECT t.id, t.kind, t.at, t.job, t.lease, t.attempt, t.term, t.external, t.minimum, e.account, e.part, e.amount
 		FROM transactions t JOIN entries e ON e.transaction_id = t.id WHERE `+where+` ORDER BY t.n, e.account, e.part`, args, func(r Rows) error {
 		var x ledger.Transaction
 		var e ledger.Entry
 		var at int64
-		err := r.Scan(&x.ID, &x.Kind, &at, &x.Subject.Job, &x.Subject.Lease, &x.Subject.Attempt, &x.Subject.Term, &x.Subject.External, &e.Account.Of, &e.Account.Part, &e.Amount)
+		err := r.Scan(&x.ID, &x.Kind, &at, &x.Subject.Job, &x.Subject.Lease, &x.Subject.Attempt, &x.Subject.Term, &x.Subject.External, &x.Subject.Minimum, &e.Account.Of, &e.Account.Part, &e.Amount)
 		if n := len(out); n > 0 && out[n-1].ID == x.ID {
 			out[n-1].Entries = append(out[n-1].Entries, e)
 			return err

@@ -139,7 +139,7 @@ func (k kind) statement() (query string, exact bool) {
 	case addReceipt:
 		return `INSERT INTO receipts (lease, term, job, payer, owner, charged, line) VALUES ($1, $2, $3, $4, $5, $6, $7)`, true
 	case addTransaction:
-		return `INSERT INTO transactions (id, kind, at, job, lease, attempt, term, external) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, true
+		return `INSERT INTO transactions (id, kind, at, job, lease, attempt, term, external, minimum) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`, true
 	case addEntry:
 		return `INSERT INTO entries (transaction_id, account, part, amount) VALUES ($1, $2, $3, $4)`, true
 	case openBalance:

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -79,6 +80,30 @@ func money(t *testing.T, g *grid) {
 	if _, err := g.Post(ctx, g.op(), []ledger.Transaction{out}); !errors.Is(err, offpeak.ErrFunds) {
 		t.Errorf("a payout of more than there is = %v", err)
 	}
+	// What is posted has the store's time, and keeps how a batch was asked for.
+	batch := ledger.Batch{ID: "b", Direction: ledger.DirectionPayouts, Minimum: 3, Movements: []ledger.Movement{{External: "b/1", Account: poor.ID, Amount: 4}}}
+	rows, err := batch.Transactions(time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Post(ctx, g.op(), rows); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := g.Transactions(ctx, []ledger.TransactionID{rows[0].ID}); err != nil || len(list) != 1 || rows[0].Again(list[0]) != nil || !list[0].At.Equal(g.clock.Now()) {
+		t.Errorf("the row of a batch: %+v, %v", list, err)
+	}
+	otherwise := rows[0]
+	otherwise.Subject.Minimum = 0
+	if _, err := g.Post(ctx, g.op(), []ledger.Transaction{otherwise}); !errors.As(err, new(*ledger.ConflictError)) {
+		t.Errorf("the same row of a batch that was asked for otherwise = %v", err)
+	}
+	back, err := ledger.PayoutReturned(batch.Movements[0], time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Post(ctx, g.op(), []ledger.Transaction{back}); err != nil {
+		t.Fatal(err)
+	}
 	lost, err := ledger.Deposit(ledger.Movement{External: "lost", Account: "acct_nobody", Amount: 1}, g.clock.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +121,7 @@ func money(t *testing.T, g *grid) {
 		}
 		all = append(all, x.ID)
 	}
-	if len(all) != 1 || all[0] != in.ID {
+	if !slices.Equal(all, []ledger.TransactionID{in.ID, rows[0].ID, back.ID}) {
 		t.Errorf("the statement is %v", all)
 	}
 	sums, err := g.Totals(ctx)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"offpeak/cmd/offpeak/cli/money"
 	"offpeak/cmd/offpeak/cli/people"
 	"offpeak/cmd/offpeak/cli/trading"
 )
@@ -12,5 +13,5 @@ import (
 // commands lists the commands of offpeak.
 func commands(env Env) []*cobra.Command {
 	own := []*cobra.Command{newHub(env), newAgent(env), newRestore(env), newMigrate(env), newPayments(env), newVersion(env)}
-	return slices.Concat(own, people.New(env), trading.New(env))
+	return slices.Concat(own, people.New(env), money.New(env), trading.New(env))
 }

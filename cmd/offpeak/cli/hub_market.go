@@ -20,18 +20,19 @@ import (
 
 // marketOptions are the operator's rules of the market.
 type marketOptions struct {
-	margin, premium, fee manifest.Percent
-	step                 manifest.Price
-	minRun, respite      time.Duration
-	term, interval       time.Duration
-	demandFile           string
+	margin, premium manifest.Percent
+	fee             manifest.Part
+	step            manifest.Price
+	minRun, respite time.Duration
+	term, interval  time.Duration
+	demandFile      string
 	// demand is what the file says, nil for the usual.
 	demand []market.Factor
 }
 
 func (m *marketOptions) flags(f *pflag.FlagSet) {
 	a, r := market.DefaultAuction(), ledger.DefaultRules()
-	m.margin, m.premium, m.step, m.fee = manifest.Percent(a.Margin), manifest.Percent(a.Premium), manifest.Price(a.Step), manifest.Percent(r.Fee)
+	m.margin, m.premium, m.step, m.fee = manifest.Percent(a.Margin), manifest.Percent(a.Premium), manifest.Price(a.Step), manifest.Part(r.Fee)
 	f.Var(&m.margin, "auction-margin", "by how much of a running job's bid a bid has to be higher to displace it, for example 10%")
 	f.Var(&m.step, "auction-step", "what the job that displaces another pays above its bid at least, for example 0.001/h")
 	f.DurationVar(&m.minRun, "auction-min-run", a.MinRun.Std(), "how long a job runs before a higher bid can displace it")

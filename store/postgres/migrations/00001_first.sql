@@ -325,7 +325,8 @@ CREATE TABLE transactions (
     lease    TEXT COLLATE "C" NOT NULL DEFAULT '',
     attempt  BIGINT NOT NULL DEFAULT 0,
     term     BIGINT NOT NULL DEFAULT 0,
-    external TEXT COLLATE "C" NOT NULL DEFAULT ''
+    external TEXT COLLATE "C" NOT NULL DEFAULT '',
+    minimum  BIGINT NOT NULL DEFAULT 0
 );
 CREATE TABLE entries (
     transaction_id TEXT COLLATE "C" NOT NULL REFERENCES transactions (id),

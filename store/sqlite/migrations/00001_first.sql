@@ -319,7 +319,8 @@ CREATE TABLE transactions (
     lease    TEXT NOT NULL DEFAULT '',
     attempt  INTEGER NOT NULL DEFAULT 0,
     term     INTEGER NOT NULL DEFAULT 0,
-    external TEXT NOT NULL DEFAULT ''
+    external TEXT NOT NULL DEFAULT '',
+    minimum  INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE entries (
     transaction_id TEXT NOT NULL REFERENCES transactions (id),

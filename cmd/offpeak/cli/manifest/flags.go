@@ -2,8 +2,11 @@ package manifest
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 
 	"offpeak/cmd/offpeak/cli/world"
@@ -161,7 +164,81 @@ func (s *Flags) Apply(spec offpeak.Spec, command []string, getenv func(string) s
 	if spec.Labels, err = Pairs("--label", spec.Labels, s.labels); err != nil {
 		return spec, err
 	}
-	return spec, spec.WithDefaults().Validate()
+	return spec, s.written(spec.WithDefaults().Validate())
+}
+
+// field is where in a spec rules look for what a flag says, "" for one that Apply
+// holds to its own rules.
+func field(flag string) string {
+	switch flag {
+	case "name", "priority":
+		return flag
+	case "driver", "grace", "env":
+		return "task." + flag
+	case "checkpoint-dir", "checkpoint-every":
+		return "task.checkpoint." + strings.TrimPrefix(flag, "checkpoint-")
+	case "output":
+		return "task.outputs"
+	case "label":
+		return "labels"
+	case "os", "arch", "where", "trust":
+		return "requirements." + flag
+	case "cpu":
+		return "requirements.cpu_milli"
+	case "memory", "disk":
+		return "requirements." + flag + "_bytes"
+	case "max-price":
+		return "requirements.max_price"
+	case "gpu-vendor", "gpu-model":
+		return "requirements.gpus[0]." + strings.TrimPrefix(flag, "gpu-")
+	case "vram":
+		return "requirements.gpus[0].vram_bytes"
+	case "budget":
+		return "limits.budget"
+	case "time-limit", "prepare-limit":
+		return "limits." + strings.TrimSuffix(flag, "-limit")
+	case "log-limit":
+		return "limits.log_bytes"
+	case "reconnect-grace":
+		return "limits.reconnect_grace"
+	case "keep-frozen":
+		return "limits.keep_frozen"
+	case "retries":
+		return "retry.user"
+	}
+	return ""
+}
+
+// oneGPU is where a flag describes each GPU alike.
+var oneGPU = regexp.MustCompile(`gpus\[\d+\]`)
+
+// written has what breaks a rule named by the flag that says it, where one does, and
+// else by its field, which is how a file names it.
+func (s *Flags) written(err error) error {
+	all, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err
+	}
+	var out []error
+	for _, err := range all.Unwrap() {
+		if broken, ok := errors.AsType[*offpeak.FieldError](err); ok {
+			s.set.Visit(func(f *pflag.Flag) {
+				in, found := strings.CutPrefix(oneGPU.ReplaceAllString(broken.Field, "gpus[0]"), field(f.Name))
+				if field(f.Name) != "" && found && (in == "" || in[0] == '.' || in[0] == '[') {
+					name := "--" + f.Name
+					if key, ok := strings.CutPrefix(in, "."); ok {
+						name += " " + key
+					}
+					err = &offpeak.FieldError{Field: name, Value: broken.Value, Rule: broken.Rule}
+				}
+			})
+		}
+		// A flag may stand for many devices.
+		if !slices.ContainsFunc(out, func(said error) bool { return said.Error() == err.Error() }) {
+			out = append(out, err)
+		}
+	}
+	return errors.Join(out...)
 }
 
 // devices turns --vram, --gpus and --gpu into one request a device.

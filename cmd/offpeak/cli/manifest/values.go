@@ -91,14 +91,19 @@ type Percent int64
 
 // Set implements pflag.Value.
 func (p *Percent) Set(text string) error {
-	const whole = 1000 // ten times everything
+	n, err := share(text, 1000)
+	*p = Percent(n)
+	return err
+}
+
+// share reads a share of at most so many per cent, in basis points.
+func share(text string, most int64) (int64, error) {
 	num, unit := strings.CutSuffix(strings.TrimSpace(text), "%")
 	n, err := hundredths(num)
-	if err != nil || !unit || n > whole*100 {
-		return &offpeak.ValueError{Value: text, Rule: "is a share in per cent with at most two decimals, for example 5% or 2.5%, from 0% to 1000%"}
+	if err != nil || !unit || n > most*100 {
+		return 0, &offpeak.ValueError{Value: text, Rule: fmt.Sprintf("is a share in per cent with at most two decimals, for example 5%% or 2.5%%, at most %d%%", most)}
 	}
-	*p = Percent(n)
-	return nil
+	return n, nil
 }
 
 // hundredths reads a number with at most two decimals.
@@ -120,6 +125,22 @@ func (p *Percent) String() string {
 
 // Type implements pflag.Value.
 func (p *Percent) Type() string { return "share" }
+
+// Part is the value of a flag that takes a part of a whole: a Percent of at most 100%.
+type Part Percent
+
+// Set implements pflag.Value.
+func (p *Part) Set(text string) error {
+	n, err := share(text, 100)
+	*p = Part(n)
+	return err
+}
+
+// String implements pflag.Value.
+func (p *Part) String() string { return (*Percent)(p).String() }
+
+// Type implements pflag.Value.
+func (p *Part) Type() string { return "share" }
 
 // Duration is the value of a flag that takes a length of time.
 type Duration offpeak.Duration

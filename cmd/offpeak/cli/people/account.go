@@ -213,7 +213,9 @@ in with. The hub keeps only a hash: hand the token on now.`,
 				return d.Invite(ctx, op, a.ID, in)
 			})
 			if err != nil {
-				return err
+				return world.Named(err, func(field string) string {
+					return map[string]string{"name": "NAME", "role": "--role", "expires": "--expires"}[field]
+				})
 			}
 			if c.output == "table" {
 				c.note(fmt.Sprintf("%s (%s) is a member of %s as %s; this is the only time the token is shown", made.Member.Name, made.Member.ID, a.Name, made.Member.Role))

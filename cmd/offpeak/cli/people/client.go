@@ -9,6 +9,8 @@ package people
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,7 +41,6 @@ func New(env world.Env) []*cobra.Command {
 		newCancel(env), newRetry(env), newWait(env), newExplain(env), newOutputs(env),
 		newNodes(env), newEvents(env),
 		newLogin(env), newContext(env), newWhoami(env), newToken(env), newAccount(env),
-		newBalance(env), newReceipt(env), newStatement(env), newDeposit(env), newPayout(env),
 		newHubs(env), newCheck(env), newBackup(env),
 	}
 }
@@ -51,6 +52,8 @@ type client struct {
 	output  string
 	context string
 	hub     *remote.Hub
+	// grid says by which way the hub was found: each has a last job of its own.
+	grid string
 }
 
 // command finishes a command: shared flags, strict arguments, bad input marked
@@ -112,11 +115,19 @@ func (c *client) configFolder() string {
 
 func (c *client) contextsPath() string { return filepath.Join(c.configFolder(), "contexts.yaml") }
 
-// lastPath is where the id of the last submitted job is kept, for "-".
-func (c *client) lastPath() string { return filepath.Join(local.Home(c.env.Getenv), "last-job") }
+// lastPath is where the id of the last job is kept that was submitted to a grid, for
+// "-". Names of contexts and addresses of hubs are no names of files, so it is called
+// by their hash.
+func (c *client) lastPath() string {
+	sum := sha256.Sum256([]byte(c.grid))
+	return filepath.Join(local.Home(c.env.Getenv), "last-jobs", hex.EncodeToString(sum[:8]))
+}
 
 // localName names the grid of a hub on this machine, found by its local file.
 const localName = "local"
+
+// onThisMachine is by which way that one is found.
+const onThisMachine = "the hub on this machine"
 
 // target finds the hub: --context, then the environment, then the context in
 // use, then the local file of a hub on this machine.
@@ -127,6 +138,7 @@ func (c *client) target() (remote.Target, error) {
 	}
 	find := func(name string) (remote.Target, error) {
 		if t, ok := contexts.Find(name); ok {
+			c.grid = "context " + name
 			return t, nil
 		}
 		return remote.Target{}, world.Refuse(world.Hint(&offpeak.FieldError{Field: "--context", Value: name, Rule: "is not among the contexts"}, "See `offpeak context ls`, or log in: `offpeak login URL --context "+render.Safe(name)+"`."))
@@ -141,12 +153,16 @@ func (c *client) target() (remote.Target, error) {
 	}
 	nearby := remote.Target{Name: localName, Hubs: here.Hubs, Token: here.Token, Fingerprint: here.Fingerprint}
 	if hubs := c.env.Getenv("OFFPEAK_HUB"); hubs != "" {
+		c.grid = "hub " + hubs
 		t := remote.Target{Name: "environment", Hubs: strings.Split(hubs, ","), Token: c.env.Getenv("OFFPEAK_TOKEN"), Fingerprint: c.env.Getenv("OFFPEAK_FINGERPRINT")}
 		if t.Token == "" {
 			// An address alone takes the token that is known for it.
-			for _, known := range append(slices.Clone(contexts.Contexts), nearby) {
+			for i, known := range append(slices.Clone(contexts.Contexts), nearby) {
 				if slices.ContainsFunc(t.Hubs, func(h string) bool { return slices.Contains(known.Hubs, h) }) {
-					t.Token, t.Fingerprint = known.Token, known.Fingerprint
+					t.Token, t.Fingerprint, c.grid = known.Token, known.Fingerprint, "context "+known.Name
+					if i == len(contexts.Contexts) {
+						c.grid = onThisMachine
+					}
 				}
 			}
 		}
@@ -160,7 +176,7 @@ func (c *client) target() (remote.Target, error) {
 			return t, err
 		}
 	case found:
-		t = nearby
+		t, c.grid = nearby, onThisMachine
 	case err != nil:
 		return t, err
 	default:
@@ -268,14 +284,14 @@ func pages[T any](ctx context.Context, c *client, q url.Values, limit int, get f
 
 // jobHelp says in help texts how a job may be named.
 const jobHelp = `JOB is a job's id, the end (or beginning) of an id that fits one job only,
-or - for the job you submitted last.`
+or - for the job you submitted last in this context.`
 
 // job finds the job that a person named.
 func (c *client) job(ctx context.Context, ref string) (offpeak.JobID, error) {
 	if ref == "-" {
 		data, err := os.ReadFile(c.lastPath())
 		if err != nil {
-			return "", world.Refuse(world.Hint(errors.New("no job was submitted from here yet"), "Name a job by its id; see `offpeak ps --all`."))
+			return "", world.Refuse(world.Hint(fmt.Errorf("no job was submitted from here to %s yet", render.Safe(c.grid)), "Name a job by its id; see `offpeak ps --all`."))
 		}
 		return offpeak.JobID(strings.TrimSpace(string(data))), nil
 	}
@@ -379,7 +395,7 @@ func (c *client) completeNodes(cmd *cobra.Command, _ []string, _ string) ([]stri
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// remember keeps the id of the last submitted job, for "-".
+// remember keeps the id of the last job submitted to the grid, for "-".
 func (c *client) remember(id offpeak.JobID) {
 	if err := remote.WritePrivate(c.lastPath(), []byte(string(id)+"\n")); err != nil && !errors.Is(err, os.ErrPermission) {
 		c.note("can't remember the job for -: " + err.Error())

@@ -346,7 +346,7 @@ func TestLogsWaitShowAndJobNames(t *testing.T) {
 		{[]string{"ps", "--all"}, 0, `a\x1b[31mb`, ""},
 		{[]string{"ps", "--all", "-o", "name"}, 0, "job_aaaaaaaaaaaaaaaaaaaaaaaaa1\n", ""},
 		{[]string{"show", "zzz"}, 1, "", "error: JOB \"zzz\": not found\nnext: See `offpeak ps --all`.\n"},
-		{[]string{"show", "-"}, 2, "", "no job was submitted from here yet"},
+		{[]string{"show", "-"}, 2, "", "no job was submitted from here to hub http"},
 	} {
 		env, out, errs := g.world(t)
 		if code := command(env, tt.args...); code != tt.code {

@@ -71,6 +71,22 @@ func (c *Client) OwnAccount(ctx context.Context) (offpeak.Account, error) {
 	return c.own.ownAccount(ctx)
 }
 
+// Account finds the account that a person named; "" is their own. The hub is
+// dialled.
+func (c *Client) Account(ctx context.Context, ref string) (offpeak.Account, error) {
+	return c.own.account(ctx, ref)
+}
+
+// Job finds the job that a person named. The hub is dialled.
+func (c *Client) Job(ctx context.Context, ref string) (offpeak.JobID, error) {
+	return c.own.job(ctx, ref)
+}
+
+// CompleteJobs completes the ids of jobs in any of states, all if there are none.
+func (c *Client) CompleteJobs(states ...offpeak.JobState) cobra.CompletionFunc {
+	return c.own.completeJobs(states...)
+}
+
 // CompleteNodes completes the names of nodes.
 func (c *Client) CompleteNodes(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	return c.own.completeNodes(cmd, args, toComplete)
@@ -78,6 +94,9 @@ func (c *Client) CompleteNodes(cmd *cobra.Command, args []string, toComplete str
 
 // NodeHelp says in help texts how a node may be named.
 const NodeHelp = nodeHelp
+
+// JobHelp says in help texts how a job may be named.
+const JobHelp = jobHelp
 
 // Pages walks over the pages of a list until limit items are there; 0 is all.
 func Pages[T any](ctx context.Context, c *Client, q url.Values, limit int, get func(context.Context, *wire.Direct, url.Values) (wire.List[T], error)) (wire.List[T], error) {

@@ -103,7 +103,9 @@ func (c *client) createToken(ctx context.Context, in wire.NewToken) error {
 		return d.CreateToken(ctx, op, in)
 	})
 	if err != nil {
-		return err
+		return world.Named(err, func(field string) string {
+			return map[string]string{"name": "--name", "role": "--role", "expires": "--expires", "uses": "--uses"}[field]
+		})
 	}
 	// The secret alone goes to standard output, so that it can be piped.
 	if c.output == "table" {

@@ -272,7 +272,7 @@ func newAuto(env world.Env) *cobra.Command {
 	c := people.NewClient(env)
 	var t target
 	var floor asked
-	discount, slack := manifest.Percent(0), manifest.Percent(200)
+	discount, slack := manifest.Part(0), manifest.Part(200)
 	cmd := &cobra.Command{
 		Use:   "auto [NODE...]",
 		Short: "Have asks follow the market, above your floor",

@@ -45,6 +45,19 @@ func Report(w io.Writer, err error) int {
 	return code
 }
 
+// Named has a hub's refusal name what the person wrote, not the field of the request
+// in which it was sent: written says it, "" where it is called the same.
+func Named(err error, written func(field string) string) error {
+	if p, ok := errors.AsType[*wire.Problem](err); ok {
+		for i, e := range p.Errors {
+			if name := written(strings.TrimPrefix(e.Location, "body.")); name != "" {
+				p.Errors[i].Location = name
+			}
+		}
+	}
+	return err
+}
+
 func nextStep(err error, problem *wire.Problem) string {
 	var h hinted
 	var gaveUp *remote.GaveUpError

@@ -3,6 +3,7 @@ package world
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 
 	"offpeak"
@@ -21,6 +22,11 @@ func TestReportOfProblems(t *testing.T) {
 	want := "error: task.driver: is process or wasm\nerror: name: bad\\x1b[2J\nnext: Change what is named and send it again.\n"
 	if b.String() != want {
 		t.Errorf("got %q", b.String())
+	}
+	b.Reset()
+	Report(&b, Named(err, func(field string) string { return map[string]string{"task.driver": "--driver"}[field] }))
+	if want := "error: --driver: is process or wasm\nerror: name: bad"; !strings.HasPrefix(b.String(), want) {
+		t.Errorf("by the names of flags: %q", b.String())
 	}
 	for _, tt := range []struct {
 		err  error
