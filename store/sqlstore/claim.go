@@ -351,6 +351,9 @@ func (s *Store) expire(t *verb, asOf time.Time, due []dueLease) ([]answer[*store
 	if err := s.loadJobs(t, forUpdate, jobsOf(list)); err != nil {
 		return nil, err
 	}
+	if err := t.loadMoney(list, nil); err != nil {
+		return nil, err
+	}
 	for _, l := range list {
 		reason := offpeak.EndNodeLost
 		if l.State == offpeak.LeaseOffered || l.unheard() {

@@ -24,8 +24,11 @@ type rows struct {
 	devices map[device]bool
 	quotas  map[offpeak.AccountID]*quota
 	used    map[offpeak.LeaseID]bool
-	// balances are as they were read, without what the verb posts.
-	balances map[ledger.Account]offpeak.MicroCredits
+	// balances are as they were read, without what the verb posts: posted sums that, of
+	// the first summed entries.
+	balances map[ledger.Account]balance
+	posted   map[ledger.Account]offpeak.MicroCredits
+	summed   int
 	// done are operations that were done before, and by this verb.
 	done map[offpeak.OpID]operation
 }
@@ -238,10 +241,13 @@ func (s *Store) loadClaims(t *verb, claims []store.Claim) error {
 	if err := s.keepJobs(t, loaded); err != nil {
 		return err
 	}
-	var accounts []offpeak.AccountID
+	var accounts, payers []offpeak.AccountID
 	var nodes []offpeak.NodeID
 	seen := map[string]bool{}
 	for _, c := range claims {
+		if j := t.rows.jobs[c.Job]; j != nil && c.Price > 0 {
+			payers = append(payers, j.Account)
+		}
 		if j := t.rows.jobs[c.Job]; j != nil && !seen[string(j.Account)] {
 			seen[string(j.Account)] = true
 			accounts = append(accounts, j.Account)
@@ -250,6 +256,9 @@ func (s *Store) loadClaims(t *verb, claims []store.Claim) error {
 			seen[string(c.Node)] = true
 			nodes = append(nodes, c.Node)
 		}
+	}
+	if err := t.loadMoney(nil, payers); err != nil {
+		return err
 	}
 	if err := t.loadQuotas(accounts); err != nil || len(nodes) == 0 {
 		return err

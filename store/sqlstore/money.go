@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -30,23 +31,93 @@ type money struct {
 	end     ledger.Ending
 }
 
+// balance is what an account was read to have, and whether it has a row for it.
+type balance struct {
+	has   offpeak.MicroCredits
+	there bool
+}
+
+// loadMoney reads the ledger's side of leases that may end, and the balances which
+// their ends and the claims of payers move: one by one would be a round trip each.
+// What has no price costs none.
+func (t *verb) loadMoney(leases []*lease, payers []offpeak.AccountID) error {
+	byID := make(map[offpeak.LeaseID]*lease)
+	var ids []offpeak.LeaseID
+	for _, l := range leases {
+		if l.priced() && l.money == nil && byID[l.ID] == nil {
+			byID[l.ID], ids = l, append(ids, l.ID)
+		}
+	}
+	accounts := slices.Clone(payers)
+	if len(ids) > 0 {
+		where, arg := oneOf("lease", ids)
+		if err := t.each(`SELECT lease, ledger, due_at, charged FROM lease_money WHERE `+where, []any{arg}, func(r Rows) error {
+			var id offpeak.LeaseID
+			m, err := scanMoney(r, &id)
+			if l := byID[id]; err == nil && l != nil {
+				l.money = m
+				accounts = append(accounts, m.Payer, m.Owner)
+			}
+			return err
+		}); err != nil {
+			return fmt.Errorf("read the money of leases: %w", err)
+		}
+	}
+	if len(accounts) == 0 {
+		return nil
+	}
+	accounts = append(accounts, "") // the grid's own, for fees and rounding
+	slices.Sort(accounts)
+	accounts = slices.DeleteFunc(slices.Compact(accounts), func(id offpeak.AccountID) bool {
+		_, known := t.rows.balances[ledger.Available(id)]
+		return known
+	})
+	if len(accounts) == 0 {
+		return nil
+	}
+	where, arg := oneOf("account", accounts)
+	if err := t.each(`SELECT account, part, balance FROM balances WHERE `+where, []any{arg}, func(r Rows) error {
+		var a ledger.Account
+		var has offpeak.MicroCredits
+		err := r.Scan(&a.Of, &a.Part, &has)
+		keep(&t.rows.balances, a, balance{has, true})
+		return err
+	}); err != nil {
+		return fmt.Errorf("read balances: %w", err)
+	}
+	for _, id := range accounts {
+		for _, part := range []ledger.Part{ledger.PartAvailable, ledger.PartHeld, ledger.PartFee, ledger.PartRounding} {
+			keep(&t.rows.balances, ledger.Account{Of: id, Part: part}, balance{})
+		}
+	}
+	return nil
+}
+
 // balance is what an account has, with what the verb has posted so far.
 func (t *verb) balance(a ledger.Account) (offpeak.MicroCredits, error) {
-	have, known := t.rows.balances[a]
+	b, known := t.rows.balances[a]
 	if !known {
-		var found int64
-		err := t.row(`SELECT balance FROM balances WHERE account = $1 AND part = $2`, []any{string(a.Of), string(a.Part)}, &found)
+		err := t.row(`SELECT balance FROM balances WHERE account = $1 AND part = $2`, []any{string(a.Of), string(a.Part)}, &b.has)
 		if err != nil && !errors.Is(err, offpeak.ErrNotFound) {
 			return 0, err
 		}
-		have = keep(&t.rows.balances, a, offpeak.MicroCredits(found))
+		b.there = err == nil
+		keep(&t.rows.balances, a, b)
 	}
-	for _, e := range t.writes.rows[addEntry] {
-		if e[1] == string(a.Of) && e[2] == string(a.Part) {
-			have += offpeak.MicroCredits(e[3].(int64))
-		}
+	return b.has + t.posted()[a], nil
+}
+
+// posted sums what the verb posts to each account.
+func (t *verb) posted() map[ledger.Account]offpeak.MicroCredits {
+	entries := t.writes.rows[addEntry]
+	if t.rows.posted == nil || t.rows.summed > len(entries) {
+		t.rows.posted, t.rows.summed = make(map[ledger.Account]offpeak.MicroCredits), 0
 	}
-	return have, nil
+	for _, e := range entries[t.rows.summed:] {
+		t.rows.posted[ledger.Account{Of: offpeak.AccountID(e[1].(string)), Part: ledger.Part(e[2].(string))}] += offpeak.MicroCredits(e[3].(int64))
+	}
+	t.rows.summed = len(entries)
+	return t.rows.posted
 }
 
 // post appends transactions.
@@ -78,18 +149,12 @@ func (t *verb) moveBalances() {
 	if len(t.writes.rows[addEntry]) == 0 {
 		return
 	}
-	sums := make(map[ledger.Account]int64)
-	for _, e := range t.writes.rows[addEntry] {
-		sums[ledger.Account{Of: offpeak.AccountID(e[1].(string)), Part: ledger.Part(e[2].(string))}] += e[3].(int64)
-	}
-	accounts := make([]ledger.Account, 0, len(sums))
-	for a := range sums {
-		accounts = append(accounts, a)
-	}
-	slices.SortFunc(accounts, func(a, b ledger.Account) int { return strings.Compare(a.String(), b.String()) })
-	for _, a := range accounts {
-		t.later(openBalance, string(a.Of), string(a.Part))
-		t.later(moveBalance, sums[a], string(a.Of), string(a.Part))
+	sums := t.posted()
+	for _, a := range slices.SortedFunc(maps.Keys(sums), func(a, b ledger.Account) int { return strings.Compare(a.String(), b.String()) }) {
+		if !t.rows.balances[a].there {
+			t.later(openBalance, string(a.Of), string(a.Part))
+		}
+		t.later(moveBalance, int64(sums[a]), string(a.Of), string(a.Part))
 	}
 }
 
@@ -151,19 +216,32 @@ func (s *Store) openMoney(t *verb, l *lease, j *job, owner offpeak.AccountID) (*
 // money returns the ledger's side of a lease, nil for one that was claimed without a
 // price. One that had a price may be renewed for nothing.
 func (t *verb) money(l *lease) (*money, error) {
-	if l.money != nil || l.Price == 0 && l.term <= 1 {
+	if l.money != nil || !l.priced() {
 		return l.money, nil
 	}
+	if err := t.loadMoney([]*lease{l}, nil); err != nil {
+		return nil, err
+	}
+	if l.money == nil {
+		return nil, fmt.Errorf("read the money of lease %s: %w", l.ID, offpeak.ErrNotFound)
+	}
+	return l.money, nil
+}
+
+// priced says that a lease has a ledger's side.
+func (l *lease) priced() bool { return l.Price > 0 || l.term > 1 }
+
+func scanMoney(r Rows, lease *offpeak.LeaseID) (*money, error) {
 	var text string
-	var due, charged int64
-	if err := t.row(`SELECT ledger, due_at, charged FROM lease_money WHERE lease = $1`, []any{string(l.ID)}, &text, &due, &charged); err != nil {
-		return nil, fmt.Errorf("read the money of lease %s: %w", l.ID, err)
+	var due int64
+	m := &money{}
+	if err := r.Scan(lease, &text, &due, &m.charged); err != nil {
+		return nil, err
 	}
-	m := &money{due: moment(due), charged: offpeak.MicroCredits(charged)}
+	m.due = moment(due)
 	if err := json.Unmarshal([]byte(text), &m.Lease); err != nil {
-		return nil, fmt.Errorf("read the money of lease %s: %w", l.ID, err)
+		return nil, fmt.Errorf("lease %s: %w", *lease, err)
 	}
-	l.money = m
 	return m, nil
 }
 
@@ -430,6 +508,9 @@ func (s *Store) bills(t *verb, due []dueLease) ([]answer[billed], error) {
 		return nil, err
 	}
 	if err := s.loadJobs(t, forUpdate, jobsOf(leases)); err != nil {
+		return nil, err
+	}
+	if err := t.loadMoney(leases, nil); err != nil {
 		return nil, err
 	}
 	out := make([]answer[billed], len(due))

@@ -158,11 +158,18 @@ func (s *Store) loadReports(t *verb, list []store.Report) error {
 	if err := s.loadClaims(t, claims); err != nil {
 		return err
 	}
-	var logs []*lease
+	var logs, ended []*lease
 	for _, r := range list {
-		if l := t.rows.leases[r.Lease]; l != nil && (len(r.Logs) > 0 || len(r.LogEnd) > 0) {
+		l := t.rows.leases[r.Lease]
+		if l != nil && (len(r.Logs) > 0 || len(r.LogEnd) > 0) {
 			logs = append(logs, l)
 		}
+		if l != nil && r.Kind == store.ReportEnded {
+			ended = append(ended, l)
+		}
+	}
+	if err := t.loadMoney(ended, nil); err != nil {
+		return err
 	}
 	return t.loadLogs(logs...)
 }

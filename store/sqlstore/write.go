@@ -218,6 +218,7 @@ func (t *verb) alone(l *lease, j *job, fn func() error) error {
 	err := fn()
 	if err != nil {
 		*l, *j, *n, t.writes = lease, job, node, writes
+		t.rows.posted = nil // summed anew: it counts what is undone
 	}
 	return err
 }
