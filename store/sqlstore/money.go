@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -459,67 +458,37 @@ func (s *Store) bill(t *verb, l *lease) (out billed, err error) {
 	if err != nil {
 		return out, err
 	}
-	stop := v.Stop
+	stop, look := v.Stop, rules.Lead/4
 	// Who goes already does so at the old price: the lead covers the notice.
 	if v.Renew && stop == "" && l.Stop == "" && l.State == offpeak.LeaseRunning {
-		price, fits, err := s.renewal(t, l, j)
-		if err != nil {
+		n, err := t.renewer(l)
+		switch {
+		case err != nil:
 			return out, err
-		}
-		if !fits {
-			stop = offpeak.EndTermEnded
-		} else if next, list, v, err = m.Renew(rules, f, t.now, l.Metered, price); err != nil {
-			return out, err
-		} else if stop = v.Stop; stop == "" {
-			out.renewed = t.renew(l, &next, price)
+		case n.heard.Before(m.Terms[len(m.Terms)-1].To):
+			look = rules.Lead / 30
+		default:
+			price, fits := s.renewal(n.ask, j)
+			if !fits {
+				stop = offpeak.EndTermEnded
+			} else if next, list, v, err = m.Renew(rules, f, t.now, l.Metered, price); err != nil {
+				return out, err
+			} else if stop = v.Stop; stop == "" {
+				out.renewed = t.renew(l, &next, price)
+			}
 		}
 	}
 	if err := t.post(list...); err != nil {
 		return billed{}, err
 	}
 	// Who is asked to go is looked at again, but not at once: money may come.
-	t.changeMoney(l, &money{Lease: next, due: later(v.Next, t.now.Add(rules.Lead/4))})
+	t.changeMoney(l, &money{Lease: next, due: later(v.Next, t.now.Add(look))})
 	if stop == "" || l.Stop != "" {
 		return out, nil
 	}
 	change, err := s.stop(t, l, j, stop)
 	out.gone = &change
 	return out, err
-}
-
-// renewal is the price of a lease's next term, and whether the job takes it.
-func (s *Store) renewal(t *verb, l *lease, j *job) (price offpeak.Price, fits bool, err error) {
-	var gpu, cpu sql.NullInt64
-	if err := t.row(`SELECT ask_gpu, ask_cpu FROM nodes WHERE id = $1`, []any{string(l.Node)}, &gpu, &cpu); err != nil {
-		return 0, false, err
-	}
-	ask := askOf(gpu, cpu)
-	if ask == nil {
-		return 0, false, nil // it is offered to nobody any more
-	}
-	r := &j.Spec.Requirements
-	price = s.cfg.Price(*ask, r)
-	most := offpeak.MaxPrice
-	if r.MaxPrice != nil {
-		most = *r.MaxPrice
-	}
-	return price, price <= most, nil
-}
-
-// renew begins a lease's next term.
-func (t *verb) renew(l *lease, next *ledger.Lease, price offpeak.Price) *store.Renewal {
-	ended := *next
-	ended.Terms = next.Terms[:len(next.Terms)-1]
-	out := &store.Renewal{Paid: *paid(l, &ended), Price: price}
-	t.closeTerm(l.ID, l.Metered)
-	t.later(nextTerm, string(l.ID), int64(len(next.Terms)), int64(price), micros(t.now))
-	t.later(repriceLease, int64(price), int64(len(next.Terms)), string(l.ID))
-	l.Price, l.term = price, len(next.Terms)
-	t.event(offpeak.Event{Type: "lease.renewed", Account: l.Account, Job: l.Job, Attempt: l.Attempt, Lease: l.ID, Node: l.Node, Data: data(struct {
-		Term  int           `json:"term"`
-		Price offpeak.Price `json:"price"`
-	}{len(next.Terms), price})})
-	return out
 }
 
 // books are all that is stored of the ledger.
