@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -365,6 +366,16 @@ func TestOwnersSuggestion(t *testing.T) {
 		must(t, err)
 		if s.Price != 160_000 || len(s.Lines) < 2 || s.Lines[0].Price != 60_000 {
 			t.Errorf("suggested %+v", s)
+		}
+		// It has no GPU whose watts are known, and nothing was paid.
+		s, err = g.hub.Trade().Suggest(t.Context(), g.account, a.id, wire.SuggestRequest{KWh: []offpeak.MicroCredits{300_000}, Life: offpeak.Duration(8760 * time.Hour)})
+		must(t, err)
+		if s.Price != 0 || len(s.LeftOut) != 3 || s.LeftOut[0].Needs != "watts" || s.LeftOut[1].Needs != "cost" || s.LeftOut[2].Rule != "market" {
+			t.Errorf("suggested %+v", s)
+		}
+		var field *offpeak.FieldError
+		if _, err = g.hub.Trade().Suggest(t.Context(), g.account, a.id, wire.SuggestRequest{Measured: true}); !errors.As(err, &field) || field.Field != "measured" {
+			t.Errorf("measured, and no watts: %v", err)
 		}
 	})
 }

@@ -109,6 +109,15 @@ type Suggested struct {
 	// Windows are the same by hour of the day, for a plan; absent where all hours
 	// are alike.
 	Windows []string `json:"windows,omitempty"`
+	// LeftOut is what is not in the sum, and why; absent where nothing is missing.
+	LeftOut []SuggestedLeftOut `json:"left_out,omitempty" doc:"what is not in the sum, and why"`
+}
+
+// SuggestedLeftOut is a rule, or a part of the machine, that is not in the sum.
+type SuggestedLeftOut struct {
+	Rule  string `json:"rule"`
+	Why   string `json:"why"`
+	Needs string `json:"needs,omitempty" doc:"the field of the request that would bring it in"`
 }
 
 // SuggestedLine is what one rule did.

@@ -26,9 +26,9 @@ func newSuggest(env world.Env) *cobra.Command {
 		Use:   "suggest [NODE]",
 		Short: "Propose an ask and show its sum",
 		Long: `Suggest adds up what an hour costs you, electricity and wear, raises it where such
-machines are scarce and to what is usually paid, and prints each line of the sum
-and the command that asks so. Amounts are of one GPU, or of the machine where it
-has none. Nothing is changed.
+machines are scarce and to what is usually paid, and prints each line of the sum,
+what is not in it and why, and the command that asks so. Amounts are of one GPU,
+or of the machine where it has none. Nothing is changed.
 
 ` + people.NodeHelp,
 		Example: `  offpeak ask suggest --kwh 0.30
@@ -48,7 +48,7 @@ has none. Nothing is changed.
 			}
 			// What the hour of the day is, the owner's clock says.
 			name, _, err := zone(in.Zone, env.Getenv)
-			if err != nil && in.Zone != "" {
+			if err != nil && (cmd.Flags().Changed("zone") || len(in.KWh) > 1) {
 				return err
 			}
 			in.Zone = name
@@ -87,10 +87,6 @@ func first(args []string) string {
 }
 
 func showSuggested(t *render.Table, s wire.Suggested, in wire.SuggestRequest, node string) {
-	if s.Price == 0 {
-		t.Line("Nothing is known that an hour costs, and nothing was paid for such a machine: say what power costs with --kwh.")
-		return
-	}
 	for _, l := range s.Lines {
 		change := l.Change.String()
 		if l.Change >= 0 {
@@ -98,9 +94,25 @@ func showSuggested(t *render.Table, s wire.Suggested, in wire.SuggestRequest, no
 		}
 		t.Row(l.Rule, change, l.Why)
 	}
-	t.Row("ask", s.Price.String())
-	t.Line("")
-	t.Line("  " + setCommand(s, in, node))
+	if s.Price == 0 {
+		t.Line("Nothing is known that an hour costs, and nothing was paid for such a machine: say what power costs with --kwh.")
+	} else {
+		t.Row("ask", s.Price.String())
+	}
+	if len(s.LeftOut) > 0 {
+		t.Line("")
+		t.Line("Not in it:")
+		for _, l := range s.LeftOut {
+			if l.Needs != "" {
+				l.Why += " (--" + l.Needs + ")"
+			}
+			t.Line("  " + l.Rule + ": " + l.Why)
+		}
+	}
+	if s.Price > 0 {
+		t.Line("")
+		t.Line("  " + setCommand(s, in, node))
+	}
 }
 
 // setCommand is the command line that asks what was suggested.
