@@ -22,6 +22,7 @@ func newSuggest(env world.Env) *cobra.Command {
 	var cost manifest.Credits
 	var floor manifest.Price
 	var works life
+	var where string
 	cmd := &cobra.Command{
 		Use:   "suggest [NODE]",
 		Short: "Propose an ask and show its sum",
@@ -47,11 +48,14 @@ or of the machine where it has none. Nothing is changed.
 				return world.Refuse(&offpeak.FieldError{Field: "--watts", Rule: "is what it draws under load; --measured says that you measured it"})
 			}
 			// What the hour of the day is, the owner's clock says.
-			name, _, err := zone(in.Zone, env.Getenv)
-			if err != nil && (cmd.Flags().Changed("zone") || len(in.KWh) > 1) {
+			if err := written(cmd, "zone"); err != nil {
 				return err
 			}
-			in.Zone = name
+			name, _, err := zone(where, env.Getenv)
+			if err != nil && (where != "" || len(in.KWh) > 1) {
+				return err
+			}
+			in.Zone = wire.Zone(name)
 			hub, err := c.Dial()
 			if err != nil {
 				return err
@@ -74,7 +78,7 @@ or of the machine where it has none. Nothing is changed.
 	f.Var(&cost, "cost", "what the hardware cost, in credits")
 	f.Var(&works, "life", "for how much work the hardware is good, for example 3y or 20000h (default 3y)")
 	f.Var(&floor, "floor", "never propose less, for example 0.10/h")
-	f.StringVar(&in.Zone, "zone", "", "your time `zone`, for example Europe/Berlin (default: this machine's)")
+	f.StringVar(&where, "zone", "", "your time `zone`, for example Europe/Berlin (default: this machine's)")
 	cmd.ValidArgsFunction = c.CompleteNodes
 	return c.Command(cmd)
 }
@@ -128,7 +132,7 @@ func setCommand(s wire.Suggested, in wire.SuggestRequest, node string) string {
 		words = append(words, "--window", `"`+w+`"`)
 	}
 	if len(s.Windows) > 0 && in.Zone != "" {
-		words = append(words, "--zone", in.Zone)
+		words = append(words, "--zone", string(in.Zone))
 	}
 	return strings.Join(words, " ")
 }

@@ -76,7 +76,7 @@ func TestEmptyStates(t *testing.T) {
 		"a free grid": {show(func(t *render.Table) {
 			showMarket(t, wire.Market{Classes: []offpeak.GPUClass{{Devices: 1, Free: 1, Lowest: &free, Highest: &free}}})
 		}), "this grid is free"},
-		"nothing known":    {show(func(t *render.Table) { showSuggested(t, wire.Suggested{}, wire.SuggestRequest{}, "") }), "--kwh"},
+		"nothing known": {show(func(t *render.Table) { showSuggested(t, wire.Suggested{}, wire.SuggestRequest{}, "") }), "--kwh"},
 		"what is left out": {show(func(t *render.Table) {
 			showSuggested(t, wire.Suggested{Price: 1, LeftOut: []wire.SuggestedLeftOut{{Rule: "electricity", Why: "what it draws is not known", Needs: "watts"}, {Rule: "market", Why: "nobody paid"}}}, wire.SuggestRequest{}, "tower")
 		}), "Not in it:\n  electricity: what it draws is not known (--watts)\n  market: nobody paid\n"},
