@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	json2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -170,6 +171,12 @@ func (w *walker) try(path string, raw json.RawMessage, t reflect.Type) {
 
 func kindName(t reflect.Type) string {
 	switch {
+	case t == typeOf[offpeak.Price]():
+		return fmt.Sprintf("a whole number of micro-credits an hour, from 0 to %d", offpeak.MaxPrice)
+	case t == typeOf[offpeak.MicroCredits]():
+		return fmt.Sprintf("a whole number of micro-credits, from 0 to %d", offpeak.MaxAmount)
+	case t == typeOf[time.Time]():
+		return "a time with its zone, for example 2026-03-01T00:00:00Z"
 	case reflect.PointerTo(t).Implements(typeOf[encoding.TextUnmarshaler]()), t.Kind() == reflect.String:
 		return "a string"
 	case t.Kind() == reflect.Bool:

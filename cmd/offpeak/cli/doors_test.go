@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,6 +122,8 @@ func TestBadPricesAtEveryDoor(t *testing.T) {
 	own := whoami(t, l).Account.ID
 	const task = `"task":{"driver":"process","command":["true"]}`
 	type door struct{ method, path, body, field string }
+	// What a number breaks is one of these.
+	rules := []string{"micro-credits", "is from ", "never null", "is one JSON value"}
 	ask := func(body, field string) []door {
 		return []door{{"PUT", "/v1/nodes/" + tower + "/ask", body, field}, {"PUT", "/v1/accounts/" + string(own) + "/ask", body, field}}
 	}
@@ -152,6 +155,7 @@ func TestBadPricesAtEveryDoor(t *testing.T) {
 			doors = append(doors, d)
 		}
 	}
+	numeric := len(doors)
 	for _, plan := range [][2]string{
 		{`{}`, "ask"}, {`{"ask":null}`, "ask"}, {`{"ask":{}}`, "ask.gpu"}, {`{"ask":{"cpu":1}}`, "ask.gpu"}, {`{"ask":{"gpu":1},"floor":{}}`, "floor.gpu"},
 		{`{"ask":{"gpu":1},"floor":{"gpu":2}}`, "ask"}, {`{"ask":{"gpu":1},"zone":"Europe/Atlantis"}`, "zone"}, {`{"ask":{"gpu":1},"zone":"Local"}`, "zone"}, {`{"ask":{"gpu":1},"zone":"../../etc/passwd"}`, "zone"},
@@ -172,12 +176,12 @@ func TestBadPricesAtEveryDoor(t *testing.T) {
 		door{"POST", "/v1/quote", `{"requirements":{},"driver":"docker"}`, "driver"},
 	)
 	for _, query := range [][2]string{
-		{"resolution=day", "resolution"}, {"vram=24", "vram"}, {"vram=-1GB", "vram"}, {"from=yesterday", "from"}, {"until=2026-03-01", "until"}, {"from=2026-03-02T00:00:00Z&until=2026-03-02T00:00:00Z", "until"},
+		{"resolution=day", "resolution"}, {"vram=24", "vram"}, {"vram=-1GB", "vram"}, {"vram=NaN", "vram"}, {"vram=Infinity", "vram"}, {"vram=null", "vram"}, {"vram=1025TiB", "vram"}, {"vram=0.1B", "vram"}, {"vram=24EUR", "vram"}, {"from=yesterday", "from"}, {"until=2026-03-01", "until"}, {"from=2026-03-02T00:00:00Z&until=2026-03-02T00:00:00Z", "until"},
 		{"plain=true&model=4090", "plain"}, {"plain=perhaps", "plain"}, {"limit=0", "limit"}, {"limit=NaN", "limit"}, {"colour=red", "colour"}, {"cursor=x", ""}, {"model=" + strings.Repeat("x", 200), "model"},
 	} {
 		doors = append(doors, door{"GET", "/v1/market/history?" + query[0], "", query[1]})
 	}
-	for _, d := range doors {
+	for i, d := range doors {
 		status, p := call(t, l, d.method, d.path, d.body)
 		named := d.field == ""
 		for _, f := range p.Errors {
@@ -187,6 +191,9 @@ func TestBadPricesAtEveryDoor(t *testing.T) {
 		named = named || len(p.Errors) == 1 && p.Errors[0].Location == "body"
 		if status < 400 || status >= 500 || p.Next == "" || !named {
 			t.Errorf("%s %s %.200s: %d %+v, want it refused by name of %s", d.method, d.path, d.body, status, p, d.field)
+		}
+		if i < numeric && !slices.ContainsFunc(rules, func(rule string) bool { return len(p.Errors) > 0 && strings.Contains(p.Errors[0].Message, rule) }) {
+			t.Errorf("%s %s %.200s: %+v, want the rule", d.method, d.path, d.body, p.Errors)
 		}
 	}
 	if after := rows(t, db); !maps.Equal(before, after) {

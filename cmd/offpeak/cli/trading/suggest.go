@@ -99,7 +99,11 @@ func showSuggested(t *render.Table, s wire.Suggested, in wire.SuggestRequest, no
 		t.Row(l.Rule, change, l.Why)
 	}
 	if s.Price == 0 {
-		t.Line("Nothing is known that an hour costs, and nothing was paid for such a machine: say what power costs with --kwh.")
+		hint := "."
+		if in.KWh == nil {
+			hint = ": say what power costs with --kwh."
+		}
+		t.Line("Nothing is known that an hour costs, and nothing was paid for such a machine" + hint)
 	} else {
 		t.Row("ask", s.Price.String())
 	}

@@ -63,7 +63,7 @@ func refused(field string, err error) error {
 func written(cmd *cobra.Command, flags ...string) error {
 	for _, name := range flags {
 		if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
-			return world.Refuse(&offpeak.FieldError{Field: "--" + name, Value: `""`, Rule: "is not empty: leave it out for the default"})
+			return world.Refuse(&offpeak.FieldError{Field: "--" + name, Rule: "is not empty: leave it out for the default"})
 		}
 	}
 	return nil
