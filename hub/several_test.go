@@ -223,7 +223,10 @@ func TestDepositAtAnotherHubStartsWhatWaits(t *testing.T) {
 				if d.Job != id {
 					t.Errorf("offered %s, want %s", d.Job, id)
 				}
-				t.Logf("deposited at hub %d, begun after %s", i+1, time.Since(began))
+				// Later it might be the look that every hub takes now and then.
+				if took := time.Since(began); took > 3*time.Second {
+					t.Errorf("deposited at hub %d, begun after %s", i+1, took)
+				}
 				a.end(d, offpeak.EndCompleted)
 				at.sound()
 			}

@@ -169,7 +169,7 @@ func TestSuggestAddsUp(t *testing.T) {
 // What a sum could not take in is told, with the fact that would bring it in.
 func TestSuggestSaysWhatItLeftOut(t *testing.T) {
 	all := market.Facts{
-		Watts: 300, Tariff: market.Flat(300_000), Cost: 1600 * offpeak.Credit, Life: offpeak.Duration(20_000 * hour), Devices: 4, Taken: 1,
+		Watts: 300, Tariff: market.Flat(300_000), Cost: 1600 * offpeak.Credit, Life: 20_000 * hour, Devices: 4, Taken: 1,
 		Recent: []offpeak.Candle{{Close: 900_000, Trades: 1}},
 	}
 	all.Model = "Card Z"
