@@ -309,8 +309,8 @@ func (h *Hub) holdings(account offpeak.AccountID, driver string, fits *offpeak.R
 
 // traded notes what was agreed or had for a price.
 func (h *Hub) traded(paid *store.Paid, agreed bool) {
-	if paid.Price == 0 {
-		return
+	if paid.Price == 0 || !agreed && paid.Metered == 0 {
+		return // an offer that lapsed is a term too, in which nothing was had
 	}
 	h.mu.Lock()
 	o, known := h.fleet.Offer(paid.Node)

@@ -216,7 +216,6 @@ func (h *Hub) claimed(ctx context.Context, batch []attempt, results []store.Clai
 			h.mu.Unlock()
 			h.metrics.claims.Inc()
 			changes = append(changes, r.Change)
-			h.traded(&store.Paid{Node: a.claim.Node, Devices: a.claim.Resources.Devices, Price: a.claim.Price}, true)
 		}
 	}
 	h.apply(changes...)

@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -112,6 +113,7 @@ func TestCheapestNodeThatFitsIsTaken(t *testing.T) {
 		}
 		// A price that fell lets it go on at once.
 		g.asks(dear.id, 15*cent, nil)
+		time.Sleep(time.Millisecond) // trades of one instant have no order
 		if d := dear.works(); d.Job != third || g.price(third) != 15*cent {
 			t.Errorf("the dear node was offered %s at %s", d.Job, g.price(third))
 		}
@@ -125,6 +127,32 @@ func TestCheapestNodeThatFitsIsTaken(t *testing.T) {
 		must(t, err)
 		if len(list) != 1 || list[0].Trades != 3 || list[0].Open != 10*cent || list[0].High != 20*cent || list[0].Low != 10*cent || list[0].Close != 15*cent {
 			t.Errorf("the history is %+v", list)
+		}
+	})
+}
+
+// The price history counts work that began, not what was offered.
+func TestOfferThatNobodyTakesIsNoTrade(t *testing.T) {
+	bubble(t, hub.Config{Offer: 2 * time.Second}, func(t *testing.T, g *grid) {
+		a := g.join("one")
+		g.asks(a.id, 10*cent, nil)
+		job := g.bids(g.guest("guest"), 20*cent, nil)
+		had := func() []offpeak.Candle {
+			a.keep(10 * time.Second)
+			list, _, err := g.hub.Trade().Candles(t.Context(), store.CandleFilter{Resolution: offpeak.Hours}, store.Page{Limit: 10})
+			must(t, err)
+			return list
+		}
+		a.offered()
+		if list := had(); len(list) != 0 || g.job(job).Attempt < 2 {
+			t.Errorf("after offers that lapsed, at attempt %d: %+v", g.job(job).Attempt, list)
+		}
+		d := a.works()
+		a.run(d) // said again, it is the same beginning
+		a.keep(time.Second, d.Lease)
+		a.end(d, offpeak.EndCompleted)
+		if list := had(); len(list) != 1 || list[0].Trades != 1 || list[0].Open != 10*cent {
+			t.Errorf("after it began: %+v", list)
 		}
 	})
 }
@@ -338,6 +366,16 @@ func TestOwnersSuggestion(t *testing.T) {
 		must(t, err)
 		if s.Price != 160_000 || len(s.Lines) < 2 || s.Lines[0].Price != 60_000 {
 			t.Errorf("suggested %+v", s)
+		}
+		// It has no GPU whose watts are known, and nothing was paid.
+		s, err = g.hub.Trade().Suggest(t.Context(), g.account, a.id, wire.SuggestRequest{KWh: []offpeak.MicroCredits{300_000}, Life: offpeak.Duration(8760 * time.Hour)})
+		must(t, err)
+		if s.Price != 0 || len(s.LeftOut) != 3 || s.LeftOut[0].Needs != "watts" || s.LeftOut[1].Needs != "cost" || s.LeftOut[2].Rule != "market" {
+			t.Errorf("suggested %+v", s)
+		}
+		var field *offpeak.FieldError
+		if _, err = g.hub.Trade().Suggest(t.Context(), g.account, a.id, wire.SuggestRequest{Measured: true}); !errors.As(err, &field) || field.Field != "measured" {
+			t.Errorf("measured, and no watts: %v", err)
 		}
 	})
 }

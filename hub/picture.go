@@ -32,6 +32,10 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 	}
 	h.mu.Unlock()
 	for i := range changes {
+		// An offer that nobody took, or a job that could not start, is no trade.
+		if l := changes[i].Lease; l != nil && changes[i].Begun {
+			h.traded(&store.Paid{Node: l.Node, Devices: l.Resources.Devices, Price: l.Price}, true)
+		}
 		if paid := changes[i].Paid; paid != nil {
 			h.traded(paid, false)
 		}

@@ -2,7 +2,9 @@ package hub_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -189,4 +191,45 @@ func TestHubsThatHearNothing(t *testing.T) {
 		t.Error("who waits at another hub never heard that the job ended")
 	}
 	at.sound()
+}
+
+// A job that waits for its account's money begins when a deposit comes in at a hub
+// that does not match: the one that does learns of it, told or by the events alone.
+func TestDepositAtAnotherHubStartsWhatWaits(t *testing.T) {
+	for name, wrap := range map[string]func(store.Store) store.Store{"told": nil, "deaf": func(s store.Store) store.Store { return deaf{s} }} {
+		t.Run(name, func(t *testing.T) {
+			hubs := several(t, 2, pgtest.Start(t).Database(t), hub.Config{Timeout: time.Minute, Offer: time.Minute}, wrap)
+			a := hubs[0].join("a")
+			hubs[0].asks(a.id, 10*cent, nil)
+			// At each hub once: at one of the two it is another that matches.
+			for i, at := range hubs {
+				poor, err := at.hub.Access().CreateAccount(t.Context(), at.op(), wire.NewAccount{Name: fmt.Sprintf("poor-%d", i)})
+				must(t, err)
+				id := at.bids(poor.ID, 20*cent, nil)
+				at.eventually("the job to wait for money", func() bool {
+					return slices.ContainsFunc(hubs, func(g *grid) bool {
+						e, err := g.hub.Explain(t.Context(), poor.ID, id)
+						must(t, err)
+						return strings.Contains(e.Summary, "first paid interval needs")
+					})
+				})
+				if n := at.job(id).Attempt; n != 0 {
+					t.Errorf("without money it is at attempt %d", n)
+				}
+				_, err = at.hub.Money().Deposit(t.Context(), at.op(), wire.NewMovement{External: string(poor.ID), Account: poor.ID, Amount: "1"})
+				must(t, err)
+				began := time.Now()
+				d := a.works()
+				if d.Job != id {
+					t.Errorf("offered %s, want %s", d.Job, id)
+				}
+				// Later it might be the look that every hub takes now and then.
+				if took := time.Since(began); took > 3*time.Second {
+					t.Errorf("deposited at hub %d, begun after %s", i+1, took)
+				}
+				a.end(d, offpeak.EndCompleted)
+				at.sound()
+			}
+		})
+	}
 }

@@ -105,6 +105,19 @@ func (Electricity) Adjust(price offpeak.Price, f *Facts) (offpeak.Price, string)
 	return price + offpeak.Price(shareUp(f.Watts, int64(kWh), 1000)), fmt.Sprintf("%d W, %s, at %s a kWh from %02d:00", f.Watts, known, kWh, f.Hour)
 }
 
+// Lacks says what of a bill is missing.
+func (Electricity) Lacks(f *Facts) LeftOut {
+	switch {
+	case f.Tariff == Tariff{}:
+		return LeftOut{Why: "it is not known what a kilowatt-hour costs", Needs: "kwh"}
+	case f.Watts != 0:
+		return LeftOut{Why: fmt.Sprintf("power costs nothing from %02d:00", f.Hour)}
+	case f.Model == "":
+		return LeftOut{Why: "it has no GPU, and what the machine draws is not known", Needs: "watts"}
+	}
+	return LeftOut{Why: fmt.Sprintf("what %q draws is not known", f.Model), Needs: "watts"}
+}
+
 // Depreciation adds what an hour of work takes of the hardware's price, rounded up.
 type Depreciation struct{}
 
@@ -117,6 +130,17 @@ func (Depreciation) Adjust(price offpeak.Price, f *Facts) (offpeak.Price, string
 		return price, ""
 	}
 	return price + offpeak.Price(shareUp(int64(f.Cost), int64(time.Hour), int64(f.Life))), fmt.Sprintf("%s over %s of work", f.Cost, f.Life)
+}
+
+// Lacks says that nobody named a cost, or a life.
+func (Depreciation) Lacks(f *Facts) LeftOut {
+	switch {
+	case f.Cost == 0 && f.Life != 0:
+		return LeftOut{Why: "a life is named, and not what the hardware cost", Needs: "cost"}
+	case f.Cost == 0:
+		return LeftOut{Why: "it is not known what the hardware cost", Needs: "cost"}
+	}
+	return LeftOut{Why: "it is not known for how long the hardware is good", Needs: "life"}
 }
 
 // Demand multiplies the price by a factor that depends on how much of the
@@ -181,6 +205,14 @@ func (d Demand) Adjust(price offpeak.Price, f *Facts) (offpeak.Price, string) {
 	return price, ""
 }
 
+// Lacks says that there is nobody to be scarce, or no factor.
+func (d Demand) Lacks(f *Facts) LeftOut {
+	if f.Devices == 0 {
+		return LeftOut{Why: "no such machine takes work now"}
+	}
+	return LeftOut{Why: "the grid's operator has no factor for such machines"}
+}
+
 // Clear raises the price to what is usually paid, less a discount. It never
 // lowers it: what stands before it is what the hour costs the owner.
 type Clear struct {
@@ -210,6 +242,11 @@ func (c Clear) Adjust(price offpeak.Price, f *Facts) (offpeak.Price, string) {
 		return price, fmt.Sprintf("%s is usually paid%s: below what it costs", paid, less)
 	}
 	return target, fmt.Sprintf("%s is usually paid%s", paid, less)
+}
+
+// Lacks says that there is no price to go by.
+func (Clear) Lacks(*Facts) LeftOut {
+	return LeftOut{Why: "nobody paid for such a machine of late"}
 }
 
 // discounted is a price less a discount, rounded up.

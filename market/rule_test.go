@@ -166,6 +166,43 @@ func TestSuggestAddsUp(t *testing.T) {
 	})
 }
 
+// What a sum could not take in is told, with the fact that would bring it in.
+func TestSuggestSaysWhatItLeftOut(t *testing.T) {
+	all := market.Facts{
+		Watts: 300, Tariff: market.Flat(300_000), Cost: 1600 * offpeak.Credit, Life: 20_000 * hour, Devices: 4, Taken: 1,
+		Recent: []offpeak.Candle{{Close: 900_000, Trades: 1}},
+	}
+	all.Model = "Card Z"
+	for name, c := range map[string]struct {
+		change func(*market.Facts)
+		rules  []market.Rule
+		want   market.LeftOut
+	}{
+		"no tariff":           {func(f *market.Facts) { f.Tariff = market.Tariff{} }, nil, market.LeftOut{Rule: "electricity", Why: "it is not known what a kilowatt-hour costs", Needs: "kwh"}},
+		"a card nobody knows": {func(f *market.Facts) { f.Watts = 0 }, nil, market.LeftOut{Rule: "electricity", Why: `what "Card Z" draws is not known`, Needs: "watts"}},
+		"no card":             {func(f *market.Facts) { f.Watts, f.Model = 0, "" }, nil, market.LeftOut{Rule: "electricity", Why: "it has no GPU, and what the machine draws is not known", Needs: "watts"}},
+		"free at night":       {func(f *market.Facts) { f.Tariff[0] = 0 }, nil, market.LeftOut{Rule: "electricity", Why: "power costs nothing from 00:00"}},
+		"no cost":             {func(f *market.Facts) { f.Cost, f.Life = 0, 0 }, nil, market.LeftOut{Rule: "depreciation", Why: "it is not known what the hardware cost", Needs: "cost"}},
+		"a life of nothing":   {func(f *market.Facts) { f.Cost = 0 }, nil, market.LeftOut{Rule: "depreciation", Why: "a life is named, and not what the hardware cost", Needs: "cost"}},
+		"a cost for ever":     {func(f *market.Facts) { f.Life = 0 }, nil, market.LeftOut{Rule: "depreciation", Why: "it is not known for how long the hardware is good", Needs: "life"}},
+		"none there":          {func(f *market.Facts) { f.Devices, f.Taken = 0, 0 }, nil, market.LeftOut{Rule: "demand", Why: "no such machine takes work now"}},
+		"no factor":           {func(*market.Facts) {}, []market.Rule{market.Demand{}}, market.LeftOut{Rule: "demand", Why: "the grid's operator has no factor for such machines"}},
+		"nothing paid":        {func(f *market.Facts) { f.Recent = nil }, nil, market.LeftOut{Rule: "market", Why: "nobody paid for such a machine of late"}},
+	} {
+		f, rules := all, c.rules
+		c.change(&f)
+		if rules == nil {
+			rules = market.DefaultRules()
+		}
+		if s, err := market.Suggest(f, rules); err != nil || len(s.LeftOut) != 1 || s.LeftOut[0] != c.want {
+			t.Errorf("%s: left out %+v, %v, want %+v", name, s.LeftOut, err, c.want)
+		}
+	}
+	if s, err := market.Suggest(all, market.DefaultRules()); err != nil || len(s.LeftOut) != 0 || len(s.Lines) != 4 {
+		t.Errorf("with all facts: %+v, %v", s, err)
+	}
+}
+
 func TestSuggestBounds(t *testing.T) {
 	for _, c := range []struct {
 		rule  foreign

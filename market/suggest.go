@@ -13,6 +13,22 @@ type Suggestion struct {
 	Price offpeak.Price `json:"price"`
 	// Lines are the sum: their changes add up to the price.
 	Lines []Line `json:"lines"`
+	// LeftOut are the rules that had nothing to say, each with why.
+	LeftOut []LeftOut `json:"left_out,omitempty"`
+}
+
+// LeftOut says what is not in a sum.
+type LeftOut struct {
+	// Rule is the rule's name.
+	Rule string `json:"rule"`
+	Why  string `json:"why"`
+	// Needs is the fact that would bring it in, "" where the owner can't tell.
+	Needs string `json:"needs,omitempty"`
+}
+
+// lacking is a rule that can tell why it has nothing to say.
+type lacking interface {
+	Lacks(f *Facts) LeftOut
 }
 
 // Line is what one rule did.
@@ -58,6 +74,10 @@ func Suggest(f Facts, rules []Rule) (Suggestion, error) {
 		}
 		if price != s.Price || why != "" {
 			s.add(r.Name(), price, why)
+		} else if l, ok := r.(lacking); ok {
+			out := l.Lacks(&f)
+			out.Rule = r.Name()
+			s.LeftOut = append(s.LeftOut, out)
 		}
 	}
 	if f.Floor > s.Price {

@@ -23,7 +23,8 @@ type Money interface {
 	Transactions(ctx context.Context, ids []ledger.TransactionID) ([]ledger.Transaction, error)
 	// Bill takes the next step of at most limit leases for which it is due: holds for
 	// the next paid interval, or renews the price at its node's ask where that is
-	// within the job's limit. A lease that is not covered, or whose ask rose above
+	// within the job's limit, once the node was heard after the term's end: while it is
+	// silent, the old price holds. A lease that is not covered, or whose ask rose above
 	// the limit, is asked to go, as Stop does. It returns the leases whose price was
 	// renewed and those that were asked to go, and whether more may be due.
 	Bill(ctx context.Context, limit int) (billed Billed, more bool, err error)

@@ -146,6 +146,8 @@ type Change struct {
 	Revision int64
 	// NodeClosed says that this ended the last lease of a draining node.
 	NodeClosed bool
+	// Begun says that the lease began to run with this, at the price of Lease.
+	Begun bool `json:"-"`
 	// Paid is what the lease's last price term came to, where this settled one.
 	Paid *Paid `json:"-"`
 	// Then is what became of Report.Then; nil where it was not tried.

@@ -27,12 +27,25 @@ type AskPlan struct {
 	// Windows are asks for some hours; the first that is open holds.
 	Windows []string `json:"windows,omitempty" doc:"days, times and a price, for example mon-fri 22:00-07:00 0.10/h or sat,sun 00:00-24:00 0.10/h cpu 0.02/h; the first that is open holds; at most 64"`
 	// Zone is where the clock hangs that the windows mean.
-	Zone string `json:"zone,omitempty" doc:"IANA name of the windows' time zone, for example Europe/Berlin; default UTC"`
+	Zone Zone `json:"zone,omitempty" doc:"IANA name of the windows' time zone, for example Europe/Berlin; default UTC"`
 	// From and Until bound the plan; outside of them the node is offered to nobody.
 	From  *time.Time `json:"from,omitempty" doc:"before it the node is offered to nobody"`
 	Until *time.Time `json:"until,omitempty" doc:"from then on the node is offered to nobody"`
 	// Auto has the ask follow what is usually paid.
 	Auto *AutoAsk `json:"auto,omitempty"`
+}
+
+// Zone is the name of a time zone. Left out it is UTC; empty it is a slip of whoever
+// looked one up, and must not be read as that.
+type Zone string
+
+// UnmarshalText refuses an empty name.
+func (z *Zone) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return &offpeak.ValueError{Rule: "is the name of a time zone, for example Europe/Berlin: leave it out for UTC"}
+	}
+	*z = Zone(text)
+	return nil
 }
 
 // AutoAsk has an ask follow the market, never below the plan's floor.
@@ -98,7 +111,7 @@ type SuggestRequest struct {
 	Cost     *offpeak.MicroCredits `json:"cost,omitempty" doc:"what the hardware costs"`
 	Life     offpeak.Duration      `json:"life,omitempty" doc:"for how much work the hardware is good"`
 	Floor    *offpeak.Price        `json:"floor,omitempty"`
-	Zone     string                `json:"zone,omitempty" doc:"IANA name of the owner's time zone; default UTC"`
+	Zone     Zone                  `json:"zone,omitempty" doc:"IANA name of the owner's time zone; default UTC"`
 }
 
 // Suggested answers it.
@@ -109,6 +122,15 @@ type Suggested struct {
 	// Windows are the same by hour of the day, for a plan; absent where all hours
 	// are alike.
 	Windows []string `json:"windows,omitempty"`
+	// LeftOut is what is not in the sum, and why; absent where nothing is missing.
+	LeftOut []SuggestedLeftOut `json:"left_out,omitempty" doc:"what is not in the sum, and why"`
+}
+
+// SuggestedLeftOut is a rule, or a part of the machine, that is not in the sum.
+type SuggestedLeftOut struct {
+	Rule  string `json:"rule"`
+	Why   string `json:"why"`
+	Needs string `json:"needs,omitempty" doc:"the field of the request that would bring it in"`
 }
 
 // SuggestedLine is what one rule did.

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	json2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -174,6 +175,8 @@ func kindName(t reflect.Type) string {
 		return fmt.Sprintf("a whole number of micro-credits per hour, from 0 to %d (%s)", offpeak.MaxPrice, offpeak.MaxPrice)
 	case t == typeOf[offpeak.MicroCredits]():
 		return fmt.Sprintf("a whole number of micro-credits, from 0 to %d (%s credits)", offpeak.MaxAmount, offpeak.MaxAmount)
+	case t == typeOf[time.Time]():
+		return "a time with its zone, for example 2026-03-01T00:00:00Z"
 	case reflect.PointerTo(t).Implements(typeOf[encoding.TextUnmarshaler]()), t.Kind() == reflect.String:
 		return "a string"
 	case t.Kind() == reflect.Bool:

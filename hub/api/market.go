@@ -128,8 +128,8 @@ func (q *candlesQuery) filter() (f store.CandleFilter, err error) {
 		return f, &offpeak.FieldError{Field: "query.resolution", Value: q.Resolution, Rule: "is minute or hour"}
 	}
 	if q.VRAM != "" {
-		if f.VRAM, err = offpeak.ParseBytes(q.VRAM); err != nil {
-			return f, &offpeak.FieldError{Field: "query.vram", Value: q.VRAM, Rule: "is a size with a unit, for example 24GiB"}
+		if f.VRAM, err = offpeak.ParseBytes(q.VRAM); err != nil || f.VRAM == 0 {
+			return f, &offpeak.FieldError{Field: "query.vram", Value: q.VRAM, Rule: "is a size with a unit, for example 24GiB, from 1B to 1024TiB"}
 		}
 	}
 	if q.Plain && (q.Vendor != "" || q.Model != "" || q.VRAM != "") {

@@ -57,10 +57,17 @@ func TestAsks(t *testing.T) {
 	now("by its own plan", n.node, &offpeak.Ask{GPU: 700, CPU: 30}, "node")
 	now("its neighbour", other.node, at(500), "account")
 	over := wire.AskPlan{Ask: &wire.Prices{GPU: ptr(offpeak.Price(9))}, Until: ptr(time.Now().Add(-time.Hour))}
-	if got, err := owner.SetAsk(ctx, g.op(), n.node, over); err != nil || got.Ask != nil {
-		t.Errorf("a plan that is over: %+v, %v, want nothing asked", got, err)
+	var field *offpeak.FieldError
+	if got, err := owner.SetAsk(ctx, g.op(), n.node, over); !errors.Is(err, offpeak.ErrInvalid) {
+		t.Errorf("a plan that is over: %+v, %v, want it refused", got, err)
+	} else if errors.As(err, &field) && field.Field != "until" {
+		t.Errorf("a plan that is over: %v", err)
 	}
-	now("by a plan that is over", n.node, nil, "node")
+	later := wire.AskPlan{Ask: &wire.Prices{GPU: ptr(offpeak.Price(9))}, From: ptr(time.Now().Add(time.Hour))}
+	if got, err := owner.SetAsk(ctx, g.op(), n.node, later); err != nil || got.Ask != nil {
+		t.Errorf("a plan that has not begun: %+v, %v, want nothing asked", got, err)
+	}
+	now("by a plan that has not begun", n.node, nil, "node")
 	if got, err := owner.ClearAsk(ctx, g.op(), n.node); err != nil || got.Of != "account" || got.Ask == nil || *got.Ask != *at(500) {
 		t.Errorf("clear the node's: %+v, %v, want the account's", got, err)
 	}

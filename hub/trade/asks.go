@@ -62,6 +62,9 @@ func (f *Floor) set(ctx context.Context, op store.Op, account offpeak.AccountID,
 		if _, err := read(*in); err != nil {
 			return nil, err
 		}
+		if in.Until != nil && !in.Until.After(f.env.Now()) {
+			return nil, &offpeak.FieldError{Field: "until", Value: in.Until.Format(time.RFC3339), Rule: "is a time to come: from then on the node is offered to nobody"}
+		}
 		var err error
 		if data, err = text(*in); err != nil {
 			return nil, fmt.Errorf("set ask: %w", err)

@@ -93,8 +93,9 @@ func at(field string, err error) error {
 }
 
 // zone finds a time zone by its name; "" is UTC.
-func zone(name string) (*time.Location, error) {
+func zone(in wire.Zone) (*time.Location, error) {
 	const longest = 64
+	name := string(in)
 	if name == "" {
 		return time.UTC, nil
 	}

@@ -26,9 +26,12 @@ func (f *Floor) Suggest(ctx context.Context, account offpeak.AccountID, node off
 	if err != nil {
 		return wire.Suggested{}, err
 	}
+	if in.Measured && in.Watts == 0 {
+		return wire.Suggested{}, &offpeak.FieldError{Field: "measured", Value: "true", Rule: "says of watts that they were measured: name them"}
+	}
 	now := f.env.Now()
 	facts := market.Facts{
-		Segment: Segment(&n, nil), Hour: now.In(where).Hour(), Watts: in.Watts, Measured: in.Measured && in.Watts > 0, Life: in.Life,
+		Segment: Segment(&n, nil), Hour: now.In(where).Hour(), Watts: in.Watts, Measured: in.Measured, Life: in.Life,
 	}
 	if facts.Watts == 0 {
 		facts.Watts, _ = market.NominalWatts(facts.Model)
@@ -60,6 +63,10 @@ func (f *Floor) Suggest(ctx context.Context, account offpeak.AccountID, node off
 	for i, l := range s.Lines {
 		out.Lines[i] = wire.SuggestedLine(l)
 	}
+	for _, l := range s.LeftOut {
+		out.LeftOut = append(out.LeftOut, wire.SuggestedLeftOut(l))
+	}
+	out.LeftOut = append(out.LeftOut, unlike(&n, facts.Model)...)
 	windows, err := market.Schedule(facts, f.cfg.Rules)
 	if err != nil {
 		return wire.Suggested{}, err
@@ -70,6 +77,19 @@ func (f *Floor) Suggest(ctx context.Context, account offpeak.AccountID, node off
 		}
 	}
 	return out, nil
+}
+
+// unlike are the devices of a node that are of another kind than the first one, by
+// which it is traded.
+func unlike(n *offpeak.Node, model string) (out []wire.SuggestedLeftOut) {
+	seen := map[string]bool{model: true}
+	for _, d := range n.Inventory.Devices {
+		if !seen[d.Model] {
+			seen[d.Model] = true
+			out = append(out, wire.SuggestedLeftOut{Rule: "device", Why: fmt.Sprintf("%q is another kind of GPU, and an ask is one price for all: this is the sum of %q", d.Model, model)})
+		}
+	}
+	return out
 }
 
 // asked names what is out of bounds as the request does.

@@ -224,7 +224,8 @@ func (s *Store) apply(t *verb, r store.Report, l *lease, j *job) (store.Change, 
 	if err := s.advance(t, r, l, j, r.Kind); err != nil {
 		return store.Change{}, err
 	}
-	c := store.Change{Job: j.Job, Lease: l.now()}
+	c := store.Change{Job: j.Job, Lease: l.now(), Begun: l.begun}
+	l.begun = false
 	if held && !l.State.Holds() {
 		t.release(n, l)
 		t.closeTerm(l.ID, l.Metered)
@@ -320,7 +321,7 @@ func (s *Store) start(t *verb, r store.Report, l *lease, j *job) error {
 	if r.Kind != store.ReportRunning {
 		began = later(l.acceptedAt, t.now.Add(-time.Duration(r.Ran)*time.Millisecond))
 	}
-	l.StartedAt = &began
+	l.StartedAt, l.begun = &began, true
 	t.later(addTerm, string(l.ID), int64(l.Price), micros(began))
 	if j.StartedAt == nil {
 		j.StartedAt = &began
@@ -438,7 +439,8 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 	if err := s.settle(t, l, j, e, row); err != nil {
 		return store.Change{}, err
 	}
-	c := store.Change{Job: j.Job, Queued: j.queued(), Node: l.Node, Paid: cost}
+	c := store.Change{Job: j.Job, Queued: j.queued(), Node: l.Node, Begun: l.begun, Paid: cost}
+	l.begun = false
 	if c.NodeClosed, err = t.closeDrained(n, l); err != nil {
 		return store.Change{}, err
 	}

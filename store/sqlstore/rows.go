@@ -163,6 +163,8 @@ type lease struct {
 	term int
 	// money is the ledger's side of a lease that has had a price, once it was read.
 	money *money
+	// begun says that it began to run in this transaction, until a change has said so.
+	begun bool
 	// was is the state that the row says; changed that it is to be written, and
 	// extended that no more than a heartbeat's part of it is.
 	was               offpeak.LeaseState

@@ -88,6 +88,7 @@ func Run(t *testing.T, open Open) {
 		{"RenewedForNothing", renewedForNothing},
 		{"RenewedWithPremium", renewedWithPremium},
 		{"RenewedNotWhenGoing", renewedNotWhenGoing},
+		{"RenewedNotWhenSilent", renewedNotWhenSilent},
 		{"Outbid", outbid},
 		{"Budget", budget},
 		{"BudgetForNotice", budgetForNotice},

@@ -124,6 +124,70 @@ func renewedNotWhenGoing(t *testing.T, g *grid) {
 	}
 }
 
+// A term is not renewed before its node was heard after its end: what ran until then
+// is paid at the old price, and who is never heard again owes and had nothing more.
+func renewedNotWhenSilent(t *testing.T, g *grid) {
+	ctx := context.Background()
+	for _, back := range []bool{true, false} {
+		n := g.enrol(0)
+		l := g.running(spec(), n.ID, hourly)
+		g.asks(n.ID, priceOf(0, 2*hourly))
+		ran := g.runs(l, 0, 30*time.Second)
+		for ran < 3_570_000 {
+			if b := g.bills(); len(b.Gone)+len(b.Renewed) != 0 {
+				t.Fatalf("before the term's end: %+v", b)
+			}
+			ran = g.runs(l, ran, 30*time.Second)
+		}
+		g.bills()
+		held := g.balances(g.account).Held
+		silent := func(d time.Duration) {
+			for range int(d / (10 * time.Second)) {
+				g.clock.Advance(10 * time.Second)
+				if b := g.bills(); len(b.Gone)+len(b.Renewed) != 0 {
+					t.Fatalf("of a silent node: %+v", b)
+				}
+			}
+			if now := g.balances(g.account).Held; now > held {
+				t.Errorf("while it is silent %s are held, %s were before", now, held)
+			}
+		}
+		silent(time.Minute) // the term is over, its node only just missed
+		if _, err := g.SetLiveness(ctx, []store.LivenessChange{{Node: n.ID, To: offpeak.NodeLate, HeardBefore: g.clock.Now()}}); err != nil {
+			t.Fatal(err)
+		}
+		silent(2 * time.Minute)
+		if !back {
+			changes, err := g.Expire(ctx, g.clock.Now().Add(time.Hour), 10)
+			if err != nil || len(changes) != 1 || changes[0].Paid == nil || changes[0].Paid.Price != hourly || changes[0].Paid.Metered != ran {
+				t.Fatalf("expired: %+v, %v", changes, err)
+			}
+			lines, err := g.Receipts(ctx, "", l.Job)
+			if err != nil || len(lines) != 1 || lines[0].Term.Price != hourly || lines[0].Billed > ran {
+				t.Errorf("receipts: %+v, %v", lines, err)
+			}
+			if b := g.balances(g.account); b.Held != 0 {
+				t.Errorf("in the end %s are held", b.Held)
+			}
+			continue
+		}
+		// It ran all the while: at the old price, until it is heard.
+		ran += 180_000 + 30_000
+		g.clock.Advance(30 * time.Second)
+		g.beat(n.ID, store.Held{Lease: l.ID, Metered: ran})
+		b := g.bills()
+		if len(b.Gone) != 0 || len(b.Renewed) != 1 || b.Renewed[0].Paid.Price != hourly || b.Renewed[0].Metered != ran || b.Renewed[0].Price != 2*hourly {
+			t.Fatalf("once it is heard: %+v, ran %d", b, ran)
+		}
+		ran = g.runs(l, ran, time.Minute)
+		g.ended(l, offpeak.EndCompleted, ran)
+		lines, err := g.Receipts(ctx, "", l.Job)
+		if err != nil || len(lines) != 2 || lines[0].Billed != ran-60_000 || lines[1].Billed != 60_000 || lines[1].Term.Price != 2*hourly {
+			t.Errorf("receipts: %+v, %v", lines, err)
+		}
+	}
+}
+
 // A job whose notice is long needs money for it, or else its next claim is refused:
 // it ends rather than waits for that.
 func budgetForNotice(t *testing.T, g *grid) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -96,6 +97,12 @@ func TestBadPricesAtEveryDoor(t *testing.T) {
 		{"a window past midnight", "", []string{"--window"}, []string{"ask", "set", "1/h", "--window", "daily 10:00-24:01 1/h"}},
 		{"too many windows", "", []string{"--window", "at most 64"}, append([]string{"ask", "set", "1/h"}, many("--window=daily 10:00-12:00 1/h", 65)...)},
 		{"ends before it begins", "", []string{"--until"}, []string{"ask", "set", "1/h", "--from", "2026-03-02", "--until", "2026-03-01"}},
+		{"over already", "", []string{"--until", "a time to come"}, []string{"ask", "set", "1/h", "--until", "2026-03-01"}},
+		{"an empty zone", "", []string{"--zone", "not empty"}, []string{"ask", "set", "1/h", "--zone", ""}},
+		{"an empty zone of a suggestion", "", []string{"--zone", "not empty"}, []string{"ask", "suggest", "--kwh", "0.3", "--zone", ""}},
+		{"an empty end", "", []string{"--until", "not empty"}, []string{"ask", "set", "1/h", "--until", ""}},
+		{"a node twice", "", []string{"NODE", "named once"}, []string{"ask", "set", "1/h", "tower", "tower"}},
+		{"a node twice, to clear", "", []string{"NODE", "named once"}, []string{"ask", "clear", "tower", "tower"}},
 		{"a time that is none", "", []string{"--from"}, []string{"ask", "set", "1/h", "--from", "tomorrow"}},
 		{"below the floor", "", []string{"ask", "not below the floor"}, []string{"ask", "set", "0.10/h", "tower", "--floor", "0.20/h"}},
 		{"a discount of more than all", "", []string{"--discount", "at most 100%"}, []string{"ask", "auto", "tower", "--floor", "0.20/h", "--discount", "101%"}},
@@ -118,6 +125,8 @@ func TestBadPricesAtEveryDoor(t *testing.T) {
 	own := whoami(t, l).Account.ID
 	const task = `"task":{"driver":"process","command":["true"]}`
 	type door struct{ method, path, body, field string }
+	// What a number breaks is one of these.
+	rules := []string{"micro-credits", "is from ", "never null", "is one JSON value"}
 	ask := func(body, field string) []door {
 		return []door{{"PUT", "/v1/nodes/" + tower + "/ask", body, field}, {"PUT", "/v1/accounts/" + string(own) + "/ask", body, field}}
 	}
@@ -149,12 +158,14 @@ func TestBadPricesAtEveryDoor(t *testing.T) {
 			doors = append(doors, d)
 		}
 	}
+	numeric := len(doors)
 	for _, plan := range [][2]string{
 		{`{}`, "ask"}, {`{"ask":null}`, "ask"}, {`{"ask":{}}`, "ask.gpu"}, {`{"ask":{"cpu":1}}`, "ask.gpu"}, {`{"ask":{"gpu":1},"floor":{}}`, "floor.gpu"},
 		{`{"ask":{"gpu":1},"floor":{"gpu":2}}`, "ask"}, {`{"ask":{"gpu":1},"zone":"Europe/Atlantis"}`, "zone"}, {`{"ask":{"gpu":1},"zone":"Local"}`, "zone"}, {`{"ask":{"gpu":1},"zone":"../../etc/passwd"}`, "zone"},
 		{`{"ask":{"gpu":1},"windows":["daily 10:00-10:00 1/h"]}`, "windows[0]"}, {`{"ask":{"gpu":1},"windows":["daily 10:00-11:00 1/h","daily 10:00-11:00 1"]}`, "windows[1]"},
 		{`{"ask":{"gpu":1},"windows":[` + strings.TrimSuffix(strings.Repeat(`"daily 10:00-11:00 1/h",`, 65), ",") + `]}`, "windows"},
 		{`{"ask":{"gpu":1},"from":"2026-03-02T00:00:00Z","until":"2026-03-01T00:00:00Z"}`, "until"}, {`{"ask":{"gpu":1},"from":"soon"}`, "from"},
+		{`{"ask":{"gpu":1},"until":"2026-03-01T00:00:00Z"}`, "until"}, {`{"ask":{"gpu":1},"zone":""}`, "zone"},
 		{`{"ask":{"gpu":1},"auto":{"discount_basis_points":10001}}`, "auto.discount_basis_points"}, {`{"ask":{"gpu":1},"auto":{"slack_basis_points":-1}}`, "auto.slack_basis_points"},
 		{`{"ask":{"gpu":1},"price":1}`, "price"}, {``, "body"}, {`null`, ""},
 	} {
@@ -162,17 +173,18 @@ func TestBadPricesAtEveryDoor(t *testing.T) {
 	}
 	doors = append(doors,
 		door{"POST", "/v1/nodes/" + tower + "/ask/suggest", `{"kwh":[1,2]}`, "kwh"}, door{"POST", "/v1/nodes/" + tower + "/ask/suggest", `{"watts":-1}`, "watts"},
-		door{"POST", "/v1/nodes/" + tower + "/ask/suggest", `{"life":"1m"}`, "life"}, door{"POST", "/v1/nodes/" + tower + "/ask/suggest", `{"zone":"Mars"}`, "zone"},
+		door{"POST", "/v1/nodes/" + tower + "/ask/suggest", `{"life":"1m"}`, "life"}, door{"POST", "/v1/nodes/" + tower + "/ask/suggest", `{"zone":"Mars"}`, "zone"}, door{"POST", "/v1/nodes/" + tower + "/ask/suggest", `{"zone":""}`, "zone"},
+		door{"POST", "/v1/nodes/" + tower + "/ask/suggest", `{"measured":true}`, "measured"},
 		door{"POST", "/v1/quote", `{"requirements":{},"limit":-1}`, "limit"}, door{"POST", "/v1/quote", `{"requirements":{},"limit":101}`, "limit"}, door{"POST", "/v1/quote", `{"requirements":{},"for":"-1h"}`, "for"},
 		door{"POST", "/v1/quote", `{"requirements":{},"driver":"docker"}`, "driver"},
 	)
 	for _, query := range [][2]string{
-		{"resolution=day", "resolution"}, {"vram=24", "vram"}, {"vram=-1GB", "vram"}, {"from=yesterday", "from"}, {"until=2026-03-01", "until"}, {"from=2026-03-02T00:00:00Z&until=2026-03-02T00:00:00Z", "until"},
+		{"resolution=day", "resolution"}, {"vram=24", "vram"}, {"vram=-1GB", "vram"}, {"vram=NaN", "vram"}, {"vram=Infinity", "vram"}, {"vram=null", "vram"}, {"vram=1025TiB", "vram"}, {"vram=0.1B", "vram"}, {"vram=24EUR", "vram"}, {"from=yesterday", "from"}, {"until=2026-03-01", "until"}, {"from=2026-03-02T00:00:00Z&until=2026-03-02T00:00:00Z", "until"},
 		{"plain=true&model=4090", "plain"}, {"plain=perhaps", "plain"}, {"limit=0", "limit"}, {"limit=NaN", "limit"}, {"colour=red", "colour"}, {"cursor=x", ""}, {"model=" + strings.Repeat("x", 200), "model"},
 	} {
 		doors = append(doors, door{"GET", "/v1/market/history?" + query[0], "", query[1]})
 	}
-	for _, d := range doors {
+	for i, d := range doors {
 		status, p := call(t, l, d.method, d.path, d.body)
 		named := d.field == ""
 		for _, f := range p.Errors {
@@ -182,6 +194,9 @@ func TestBadPricesAtEveryDoor(t *testing.T) {
 		named = named || len(p.Errors) == 1 && p.Errors[0].Location == "body"
 		if status < 400 || status >= 500 || p.Next == "" || !named {
 			t.Errorf("%s %s %.200s: %d %+v, want it refused by name of %s", d.method, d.path, d.body, status, p, d.field)
+		}
+		if i < numeric && !slices.ContainsFunc(rules, func(rule string) bool { return len(p.Errors) > 0 && strings.Contains(p.Errors[0].Message, rule) }) {
+			t.Errorf("%s %s %.200s: %+v, want the rule", d.method, d.path, d.body, p.Errors)
 		}
 	}
 	if after := rows(t, db); !maps.Equal(before, after) {
@@ -262,7 +277,8 @@ func TestHubRefusesRulesOfTheMarket(t *testing.T) {
 		{"--auction-margin=0%", "is from 1% to 1000%"}, {"--auction-margin=10", "share in per cent"}, {"--auction-margin=NaN%", "share in per cent"},
 		{"--auction-step=0/h", "is from 0.000001/h"}, {"--auction-min-run=-1s", "is from 0s"}, {"--auction-respite=-1s", "is from 0s"},
 		{"--non-interruptible-premium=1000.01%", "share in per cent"}, {"--fee=100.01%", "at most 100%"}, {"--fee=-1%", "share in per cent"},
-		{"--price-term=0s", "is from 1s"}, {"--paid-interval=999ms", "is from 1s"}, {"--paid-interval=Inf", "length of time"},
+		{"--price-term=0s", "is from 1s"}, {"--price-term=-1h", "is from 1s"}, {"--price-term=720h1s", "to 720h0m0s"}, {"--price-term=87600h", "to 720h0m0s"}, {"--price-term=65m", "a whole number of paid intervals"},
+		{"--paid-interval=999ms", "is from 1s"}, {"--paid-interval=-10m", "is from 1s"}, {"--paid-interval=0", "is from 1s"}, {"--paid-interval=2h", "is at most --price-term"}, {"--paid-interval=Inf", "length of time"},
 		{"--demand-factors=" + filepath.Join(dir, "none"), "no such file"}, {factors(`null`), "holds a list"}, {factors(`{"a":1}`), "holds a list"},
 		{factors(`[{"colour":"x"}]`), "colour"}, {factors(`[] []`), "more than one value"}, {factors(`[{"idle_basis_points":-1}]`), "idle_basis_points"},
 	} {

@@ -30,6 +30,10 @@ type marketOptions struct {
 	demand []market.Factor
 }
 
+// maxTerm bounds the price term: a price that is locked for longer than a month is a
+// slip of the pen.
+const maxTerm = 30 * 24 * time.Hour
+
 func (m *marketOptions) flags(f *pflag.FlagSet) {
 	a, r := market.DefaultAuction(), ledger.DefaultRules()
 	m.margin, m.premium, m.step, m.fee = manifest.Percent(a.Margin), manifest.Percent(a.Premium), manifest.Price(a.Step), manifest.Part(r.Fee)
@@ -38,8 +42,8 @@ func (m *marketOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&m.minRun, "auction-min-run", a.MinRun.Std(), "how long a job runs before a higher bid can displace it")
 	f.DurationVar(&m.respite, "auction-respite", a.Respite.Std(), "how long a job that was displaced is not displaced again")
 	f.Var(&m.premium, "non-interruptible-premium", "what a job that no bid displaces pays on top of the ask, for example 25%")
-	f.DurationVar(&m.term, "price-term", r.Term, "for how long a job's price is locked")
-	f.DurationVar(&m.interval, "paid-interval", r.Interval, "how much of a job's time is held for at once")
+	f.DurationVar(&m.term, "price-term", r.Term, "for how long a job's price is locked: from 1s to 720h, a whole number of paid intervals")
+	f.DurationVar(&m.interval, "paid-interval", r.Interval, "how much of a job's time is held for at once: from 1s to the price term")
 	f.Var(&m.fee, "fee", "the operator's share of what jobs are charged, for example 2%")
 	f.StringVar(&m.demandFile, "demand-factors", "", "JSON `file` of the factors by which suggested asks rise with demand, by region and model")
 }
@@ -75,9 +79,15 @@ func (m *marketOptions) validate() error {
 		flag string
 		v    time.Duration
 	}{{"price-term", m.term}, {"paid-interval", m.interval}} {
-		if d.v < time.Second || d.v > offpeak.MaxDuration.Std() {
-			return badInput("--%s: %v: is from 1s to ten years", d.flag, d.v)
+		if d.v < time.Second || d.v > maxTerm {
+			return badInput("--%s: %v: is from 1s to %s", d.flag, d.v, offpeak.Duration(maxTerm))
 		}
+	}
+	if m.interval > m.term {
+		return badInput("--paid-interval: %v: is at most --price-term (%v): nothing is paid beyond the term", m.interval, m.term)
+	}
+	if m.term%m.interval != 0 {
+		return badInput("--price-term: %v: is a whole number of paid intervals (--paid-interval %v)", m.term, m.interval)
 	}
 	if err := m.ledgerRules().Validate(); err != nil {
 		// Of the figures that have no bounds of their own above, only the fee is a

@@ -48,7 +48,7 @@ func (o *hubOptions) checkPayments() error {
 		}
 	}
 	if o.depositsKey != "" {
-		if _, err := readPublic(o.depositsKey); err != nil {
+		if _, err := readTrusted(o.depositsKey); err != nil {
 			return badInput("--deposits-key: %w", err)
 		}
 	}
@@ -75,7 +75,7 @@ func (p payments) ReadDeposits(data []byte) (ledger.Batch, error) {
 	if p.trusted == "" {
 		return ledger.Batch{}, fmt.Errorf("no key is trusted with deposits: start the hub with --deposits-key FILE, the public key of who signs them: %w", offpeak.ErrConflict)
 	}
-	key, err := readPublic(p.trusted)
+	key, err := readTrusted(p.trusted)
 	if err != nil {
 		return ledger.Batch{}, err
 	}
@@ -125,6 +125,15 @@ func readPrivate(path string) (ed25519.PrivateKey, error) {
 		}
 	}
 	return nil, fmt.Errorf("read key: %s holds no private Ed25519 key in PEM: make one with `offpeak payments keygen FILE`", path)
+}
+
+// readTrusted reads the public key of who signs deposits. The private one is refused:
+// a hub that has it could sign deposits itself, and so could whoever reads its disk.
+func readTrusted(path string) (ed25519.PublicKey, error) {
+	if _, err := readPrivate(path); err == nil {
+		return nil, fmt.Errorf("read key: %s holds a private key, and a hub is given the public one, or it could sign deposits itself: take the private key off this machine and write the other with `offpeak payments show FILE > FILE.pub`", path)
+	}
+	return readPublic(path)
 }
 
 // readPublic reads a public key, or that of a private one.

@@ -207,6 +207,9 @@ func readDeposits(path string) (list []ledger.Movement, err error) {
 	if err := lines.Err(); err != nil {
 		return nil, badInput("%s: %w", path, err)
 	}
+	if len(list) == 0 {
+		return nil, badInput("%s: holds no deposits: one a line as REFERENCE,ACCOUNT,AMOUNT", path)
+	}
 	return list, nil
 }
 

@@ -190,7 +190,7 @@ func fillPrice(n *yaml.Node, p *offpeak.Price, wrong func(string) error) error {
 		*p, err = offpeak.ParsePrice(n.Value)
 	}
 	if n.Kind != yaml.ScalarNode || err != nil || *p < 0 || *p > offpeak.MaxPrice {
-		return wrong("is a price with its unit: credits per hour like 0.40/h, or a whole number of micro-credits")
+		return wrong("is a price with its unit: credits per hour like 0.40/h with at most six decimals, or a whole number of micro-credits, from 0 to 1000000/h")
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ func fillAmount(n *yaml.Node, m *offpeak.MicroCredits, wrong func(string) error)
 		*m, err = offpeak.ParseCredits(n.Value)
 	}
 	if n.Kind != yaml.ScalarNode || err != nil || *m < 0 || *m > offpeak.MaxAmount {
-		return wrong("is an amount: credits with a point like 5.00, or a whole number of micro-credits")
+		return wrong("is an amount: credits with a point like 5.00 with at most six decimals, or a whole number of micro-credits, from 0 to 1000000000000")
 	}
 	return nil
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -54,6 +56,9 @@ func (t *target) nodes(ctx context.Context, c *people.Client, refs []string) ([]
 		id, err := c.Node(ctx, ref)
 		if err != nil {
 			return nil, err
+		}
+		if slices.Contains(out, id) {
+			return nil, world.Refuse(&offpeak.FieldError{Field: "NODE", Value: ref, Rule: "is named once: two of those you named are this node"})
 		}
 		out = append(out, id)
 	}
@@ -196,7 +201,10 @@ func (s *schedule) bind(cmd *cobra.Command) {
 }
 
 // plan is what the flags and a price say.
-func (s *schedule) plan(cmd *cobra.Command, price string, getenv func(string) string) (wire.AskPlan, error) {
+func (s *schedule) plan(cmd *cobra.Command, price string, getenv func(string) string, now time.Time) (wire.AskPlan, error) {
+	if err := written(cmd, "zone", "from", "until"); err != nil {
+		return wire.AskPlan{}, err
+	}
 	ask, err := market.ParseAsk(price)
 	if err != nil {
 		return wire.AskPlan{}, refused("PRICE", err)
@@ -215,7 +223,7 @@ func (s *schedule) plan(cmd *cobra.Command, price string, getenv func(string) st
 	if err != nil {
 		return p, err
 	}
-	p.Zone = name
+	p.Zone = wire.Zone(name)
 	if p.From, err = moment("--from", s.from, z); err != nil {
 		return p, err
 	}
@@ -224,6 +232,9 @@ func (s *schedule) plan(cmd *cobra.Command, price string, getenv func(string) st
 	}
 	if p.From != nil && p.Until != nil && !p.From.Before(*p.Until) {
 		return p, world.Refuse(&offpeak.FieldError{Field: "--until", Value: s.until, Rule: "is after --from"})
+	}
+	if p.Until != nil && !p.Until.After(now) {
+		return p, world.Refuse(&offpeak.FieldError{Field: "--until", Value: s.until, Rule: "is a time to come: from then on the node is offered to nobody"})
 	}
 	return p, nil
 }
@@ -250,7 +261,7 @@ ends (1h unless the grid's operator says else).
   offpeak ask set 0/h --all`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			plan, err := s.plan(cmd, args[0], env.Getenv)
+			plan, err := s.plan(cmd, args[0], env.Getenv, time.Now())
 			if err != nil {
 				return err
 			}
@@ -354,7 +365,7 @@ func planText(p *wire.AskPlan) [][2]string {
 		}
 		rows = append(rows, [2]string{"Follows", words})
 	}
-	rows = append(rows, [2]string{"Zone", p.Zone}, [2]string{"From", render.Stamp(p.From)}, [2]string{"Until", render.Stamp(p.Until)})
+	rows = append(rows, [2]string{"Zone", string(p.Zone)}, [2]string{"From", render.Stamp(p.From)}, [2]string{"Until", render.Stamp(p.Until)})
 	out := rows[:0]
 	for _, r := range rows {
 		if strings.TrimSpace(r[1]) != "" {

@@ -158,6 +158,12 @@ where it has none. Work that costs nothing leaves no trace.`,
   offpeak market history --plain --minute --since 2h -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := written(cmd, "vendor", "model", "region"); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("vram") && p.vram == 0 {
+				return world.Refuse(&offpeak.FieldError{Field: "--vram", Value: "0B", Rule: "is more than 0B: work without GPUs is --plain"})
+			}
 			q, err := p.query(time.Now())
 			if err != nil {
 				return err

@@ -22,13 +22,14 @@ func newSuggest(env world.Env) *cobra.Command {
 	var cost manifest.Credits
 	var floor manifest.Price
 	var works life
+	var where string
 	cmd := &cobra.Command{
 		Use:   "suggest [NODE]",
 		Short: "Propose an ask and show its sum",
 		Long: `Suggest adds up what an hour costs you, electricity and wear, raises it where such
-machines are scarce and to what is usually paid, and prints each line of the sum
-and the command that asks so. Amounts are of one GPU, or of the machine where it
-has none. Nothing is changed.
+machines are scarce and to what is usually paid, and prints each line of the sum,
+what is not in it and why, and the command that asks so. Amounts are of one GPU,
+or of the machine where it has none. Nothing is changed.
 
 ` + people.NodeHelp,
 		Example: `  offpeak ask suggest --kwh 0.30
@@ -47,11 +48,14 @@ has none. Nothing is changed.
 				return world.Refuse(&offpeak.FieldError{Field: "--watts", Rule: "is what it draws under load; --measured says that you measured it"})
 			}
 			// What the hour of the day is, the owner's clock says.
-			name, _, err := zone(in.Zone, env.Getenv)
-			if err != nil && in.Zone != "" {
+			if err := written(cmd, "zone"); err != nil {
 				return err
 			}
-			in.Zone = name
+			name, _, err := zone(where, env.Getenv)
+			if err != nil && (where != "" || len(in.KWh) > 1) {
+				return err
+			}
+			in.Zone = wire.Zone(name)
 			hub, err := c.Dial()
 			if err != nil {
 				return err
@@ -74,7 +78,7 @@ has none. Nothing is changed.
 	f.Var(&cost, "cost", "what the hardware cost, in credits")
 	f.Var(&works, "life", "for how much work the hardware is good, for example 3y or 20000h (default 3y)")
 	f.Var(&floor, "floor", "never propose less, for example 0.10/h")
-	f.StringVar(&in.Zone, "zone", "", "your time `zone`, for example Europe/Berlin (default: this machine's)")
+	f.StringVar(&where, "zone", "", "your time `zone`, for example Europe/Berlin (default: this machine's)")
 	cmd.ValidArgsFunction = c.CompleteNodes
 	return c.Command(cmd)
 }
@@ -87,10 +91,6 @@ func first(args []string) string {
 }
 
 func showSuggested(t *render.Table, s wire.Suggested, in wire.SuggestRequest, node string) {
-	if s.Price == 0 {
-		t.Line("Nothing is known that an hour costs, and nothing was paid for such a machine: say what power costs with --kwh.")
-		return
-	}
 	for _, l := range s.Lines {
 		change := l.Change.String()
 		if l.Change >= 0 {
@@ -98,9 +98,29 @@ func showSuggested(t *render.Table, s wire.Suggested, in wire.SuggestRequest, no
 		}
 		t.Row(l.Rule, change, l.Why)
 	}
-	t.Row("ask", s.Price.String())
-	t.Line("")
-	t.Line("  " + setCommand(s, in, node))
+	if s.Price == 0 {
+		hint := "."
+		if in.KWh == nil {
+			hint = ": say what power costs with --kwh."
+		}
+		t.Line("Nothing is known that an hour costs, and nothing was paid for such a machine" + hint)
+	} else {
+		t.Row("ask", s.Price.String())
+	}
+	if len(s.LeftOut) > 0 {
+		t.Line("")
+		t.Line("Not in it:")
+		for _, l := range s.LeftOut {
+			if l.Needs != "" {
+				l.Why += " (--" + l.Needs + ")"
+			}
+			t.Line("  " + l.Rule + ": " + l.Why)
+		}
+	}
+	if s.Price > 0 {
+		t.Line("")
+		t.Line("  " + setCommand(s, in, node))
+	}
 }
 
 // setCommand is the command line that asks what was suggested.
@@ -116,7 +136,7 @@ func setCommand(s wire.Suggested, in wire.SuggestRequest, node string) string {
 		words = append(words, "--window", `"`+w+`"`)
 	}
 	if len(s.Windows) > 0 && in.Zone != "" {
-		words = append(words, "--zone", in.Zone)
+		words = append(words, "--zone", string(in.Zone))
 	}
 	return strings.Join(words, " ")
 }

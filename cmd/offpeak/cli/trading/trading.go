@@ -58,6 +58,17 @@ func refused(field string, err error) error {
 	return world.Refuse(err)
 }
 
+// written refuses flags that were given and are empty: a variable that was not set
+// must not be read as the default.
+func written(cmd *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+			return world.Refuse(&offpeak.FieldError{Field: "--" + name, Rule: "is not empty: leave it out for the default"})
+		}
+	}
+	return nil
+}
+
 // zone is where a person's clock hangs: as named, else the zone of this machine.
 func zone(name string, getenv func(string) string) (string, *time.Location, error) {
 	if name == "" {

@@ -76,7 +76,10 @@ func TestEmptyStates(t *testing.T) {
 		"a free grid": {show(func(t *render.Table) {
 			showMarket(t, wire.Market{Classes: []offpeak.GPUClass{{Devices: 1, Free: 1, Lowest: &free, Highest: &free}}})
 		}), "this grid is free"},
-		"nothing known":    {show(func(t *render.Table) { showSuggested(t, wire.Suggested{}, wire.SuggestRequest{}, "") }), "--kwh"},
+		"nothing known": {show(func(t *render.Table) { showSuggested(t, wire.Suggested{}, wire.SuggestRequest{}, "") }), "--kwh"},
+		"what is left out": {show(func(t *render.Table) {
+			showSuggested(t, wire.Suggested{Price: 1, LeftOut: []wire.SuggestedLeftOut{{Rule: "electricity", Why: "what it draws is not known", Needs: "watts"}, {Rule: "market", Why: "nobody paid"}}}, wire.SuggestRequest{}, "tower")
+		}), "Not in it:\n  electricity: what it draws is not known (--watts)\n  market: nobody paid\n"},
 		"nothing was paid": {show(func(t *render.Table) { (&paid{from: at}).show(t, wire.List[offpeak.Candle]{}) }), "Nothing was paid since"},
 		"nothing fits":     {show(func(t *render.Table) { showQuote(t, offpeak.Quote{}, offpeak.Requirements{}) }), "No offer fits, and nobody knows"},
 		"taken":            {show(func(t *render.Table) { showQuote(t, offpeak.Quote{Start: &at}, offpeak.Requirements{}) }), "free again by"},
