@@ -36,7 +36,7 @@ func (w *world) id(i int) offpeak.NodeID { return offpeak.NodeID(fmt.Sprintf("n%
 
 func (w *world) node(i int) offpeak.Node {
 	k := w.rng.IntN(w.kinds)
-	n := machine(string(w.id(i)), 1000<<(k%5), offpeak.Bytes(4<<(k%4))*gib, [][]offpeak.Bytes{
+	n := machine(string(w.id(i)), 4000<<(k%3), offpeak.Bytes(8<<(k%4))*gib, [][]offpeak.Bytes{
 		nil, {8 * gib}, {12 * gib}, {24 * gib}, {8 * gib, 8 * gib}, {8 * gib, 24 * gib}, {24 * gib, 24 * gib, 24 * gib},
 	}[k%7]...)
 	for d := range n.Inventory.Devices {

@@ -35,7 +35,7 @@ func (f *Fleet) search(a *ask) found {
 	heap := stops(f.stops[:0])
 	for _, g := range v.list {
 		if f.consider(a, &q, g) {
-			heap = append(heap, stop{bound: a.rest(v, &g.sums[0]), group: g})
+			heap = append(heap, stop{bound: a.rest(v, g, &g.sums[0]), group: g})
 		}
 	}
 	for i := len(heap)/2 - 1; i >= 0; i-- {
@@ -73,13 +73,17 @@ func (f *Fleet) consider(a *ask, q *need, g *group) bool {
 }
 
 // rest is not after any node of a group from a block on.
-func (a *ask) rest(v *view, s *summary) key {
+func (a *ask) rest(v *view, g *group, s *summary) key {
 	const most = 2 // above all scores
 	switch {
 	case a.balanced:
-		return key{score: most}
+		p := parts{
+			vram: g.tight, cpu: 1, memory: 1, spareGPU: g.spare, cached: 1,
+			merit: a.weights.secondary(), price: a.cheapness(offpeak.Price(s.price)),
+		}
+		return key{score: a.score(&p)}
 	case v.speedy:
-		return key{speed: quickness(s.order), score: most}
+		return key{speed: quickness(s.order), price: offpeak.Price(s.price), score: most}
 	}
 	return key{price: offpeak.Price(s.order), score: most}
 }
@@ -93,21 +97,21 @@ func (a *ask) open(v *view, q *need, from stop, heap stops, best *found) stops {
 	if len(heap) > 0 {
 		next = found{key: heap[0].bound, node: heap[0].group.blocks[0].nodes[0]}
 	}
-	first, opened := g.sums[from.at].order, false
+	first, opened := &g.sums[from.at], false
 	for at := from.at; at < len(g.sums); at++ {
 		s := &g.sums[at]
-		if !v.speedy && !a.balanced && s.order > int64(q.limit) {
+		if !v.speedy && s.order > int64(q.limit) {
 			return heap // all that follow are dearer
 		}
-		if s.order != first && !a.balanced {
-			bound := a.rest(v, s)
+		if s.order != first.order || s.price != first.price {
+			bound := a.rest(v, g, s)
 			if !best.after(&bound) {
 				return heap
 			}
 			if opened || !next.after(&bound) {
 				return heap.push(stop{bound: bound, group: g, at: at})
 			}
-			first = s.order
+			first = s
 		}
 		if !q.admits(s) {
 			continue
