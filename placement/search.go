@@ -197,6 +197,51 @@ func (a *ask) rowKey(v *view, q *need, g *group, b *block, i int) key {
 	return k
 }
 
+// counted is how many nodes fitted a class of jobs when the fleet had changed so
+// often. Each change since made at most one node more or less fit.
+type counted struct {
+	fits    int
+	all     bool // no more did
+	changes uint64
+}
+
+// counting is whose counts are kept.
+type counting struct {
+	account offpeak.AccountID
+	driver  string
+	class   string
+}
+
+// maxCounted bounds the counts that are kept.
+const maxCounted = 4096
+
+// enough returns at least how many nodes fit the job: the baseline, if no fewer
+// do, and less otherwise.
+func (f *Fleet) enough(a *ask) int {
+	baseline := f.weights.Baseline
+	if baseline == 0 {
+		return 0
+	}
+	if a.Class == "" {
+		return f.count(a, baseline)
+	}
+	k := counting{a.Account, a.Driver, a.Class}
+	if c, known := f.counts[k]; known {
+		since := int(min(f.changes-c.changes, 2*maxBaseline))
+		if least := c.fits - since; least >= baseline || c.all && c.fits+since < baseline {
+			return max(min(least, baseline), 0)
+		}
+	}
+	// Twice as many, so that the count holds for as many changes.
+	c := counted{fits: f.count(a, 2*baseline), changes: f.changes}
+	c.all = c.fits < 2*baseline
+	if len(f.counts) >= maxCounted {
+		clear(f.counts)
+	}
+	f.counts[k] = c
+	return min(c.fits, baseline)
+}
+
 // count counts nodes that fit, up to a limit.
 func (f *Fleet) count(a *ask, limit int) (fits int) {
 	v, q := f.view(a), a.need()
