@@ -182,8 +182,10 @@ func (h *Hub) mayGoOn(c *class) bool {
 func record(c placement.Candidate) json.RawMessage {
 	b := append(make([]byte, 0, 64), `{"policy":"cheapest","score":`...)
 	b = strconv.AppendFloat(b, c.Score, 'g', 6, 64)
-	b = append(b, `,"candidates":`...)
-	b = strconv.AppendInt(b, int64(c.Fits), 10)
+	if c.Fits > 0 { // nobody counts where it makes no difference
+		b = append(b, `,"candidates":`...)
+		b = strconv.AppendInt(b, int64(c.Fits), 10)
+	}
 	return append(b, '}')
 }
 

@@ -43,7 +43,8 @@ type Explanation struct {
 // Explain says why the job fits where it fits and why not elsewhere.
 func (f *Fleet) Explain(job Job, limit int) Explanation {
 	var out Explanation
-	a := newAsk(job)
+	a := f.newAsk(job)
+	var fits []found
 	causes := make(map[offpeak.FitCode]*Cause)
 	near := make(map[offpeak.FitCode]float64)
 	type seen struct {
@@ -60,10 +61,7 @@ func (f *Fleet) Explain(job Job, limit int) Explanation {
 		}
 		if s.Reason.OK() {
 			out.Fits++
-			p := f.score(&a, n)
-			s.key = f.key(&a, n)
-			s.Score = s.score
-			s.Parts = map[string]float64{"vram": p.vram, "cpu": p.cpu, "memory": p.memory, "spare_gpu": p.spareGPU}
+			fits = append(fits, found{node: n})
 		} else {
 			s.gap = a.gap(n, s.Reason)
 			c := causes[s.Reason.Code]
@@ -78,9 +76,21 @@ func (f *Fleet) Explain(job Job, limit int) Explanation {
 		}
 		all = append(all, s)
 	}
+	f.order(&a, fits)
+	sheets := make(map[offpeak.NodeID]*found, len(fits))
+	for i := range fits {
+		sheets[fits[i].key.node] = &fits[i]
+	}
+	for i := range all {
+		if s := &all[i]; s.Reason.OK() {
+			s.key = sheets[s.Node].key
+			s.Score = s.score
+			s.Parts = f.sheet(&a, sheets[s.Node].node)
+		}
+	}
 	slices.SortFunc(all, func(x, y seen) int {
 		if x.Reason.OK() && y.Reason.OK() {
-			return x.compare(y.key)
+			return x.compare(&y.key)
 		}
 		return cmp.Or(
 			-boolCompare(x.Reason.OK(), y.Reason.OK()),
@@ -99,6 +109,21 @@ func (f *Fleet) Explain(job Job, limit int) Explanation {
 		return cmp.Or(cmp.Compare(y.Nodes, x.Nodes), cmp.Compare(x.Code, y.Code))
 	})
 	out.Asleep = out.Fits < f.weights.Baseline
+	return out
+}
+
+// sheet is the parts of a node's score by name.
+func (f *Fleet) sheet(a *ask, n *node) map[string]float64 {
+	vram, _ := f.devices.served(a, n.set)
+	p := a.parts(n, vram)
+	out := map[string]float64{"vram": p.vram, "cpu": p.cpu, "memory": p.memory, "spare_gpu": p.spareGPU}
+	if a.balanced {
+		out["price"] = p.price
+	}
+	if a.awake {
+		m := n.metrics.merits(a.gpus)
+		out["reliability"], out["return"], out["speed"], out["latency"], out["cached"] = m.reliability, m.returns, m.speed, m.latency, p.cached
+	}
 	return out
 }
 
@@ -123,8 +148,12 @@ func (a *ask) gap(n *node, why offpeak.Reason) float64 {
 		for _, d := range o.Devices {
 			most = max(most, d.VRAM)
 		}
-		if len(a.vram) > 0 {
-			return 1 - ratio(int64(most), int64(a.vram[0]))
+		if a.gpus {
+			var want offpeak.Bytes
+			for _, g := range r.GPUs {
+				want = max(want, g.VRAM)
+			}
+			return 1 - ratio(int64(most), int64(want))
 		}
 	case offpeak.FitPrice:
 		if r.MaxPrice != nil {

@@ -14,8 +14,6 @@
 package placement
 
 import (
-	"cmp"
-	"hash/fnv"
 	"iter"
 	"maps"
 	"slices"
@@ -28,6 +26,17 @@ type Fleet struct {
 	weights Weights
 	nodes   []*node // in the order they came; removal swaps the last one in
 	byID    map[offpeak.NodeID]*node
+	// measured counts the nodes of which metrics are known.
+	measured int
+	devices  devices
+	// views are the index: the nodes in the orders that jobs have asked for so far,
+	// nil for those that none has. stops is scratch space.
+	views [orders]*view
+	stops []stop
+	// counts are what was counted for classes of jobs, changes how often a node
+	// changed.
+	counts  map[counting]counted
+	changes uint64
 	// changed are nodes whose offers changed since TakeChanged.
 	changed map[offpeak.NodeID]struct{}
 }
@@ -42,9 +51,14 @@ type node struct {
 	version uint64
 	hash    uint64
 	holds   map[offpeak.LeaseID]hold
-	// vram is the memory of the free devices, ascending. mostVRAM is the last.
-	vram     []offpeak.Bytes
-	mostVRAM offpeak.Bytes
+	// set are the free devices, nil where none is free.
+	set *deviceSet
+	// sign sketches what does not change with the leases.
+	sign signature
+	// metrics is nil where none is known.
+	metrics *Metrics
+	// blocks are where the views have the node; nil where they do not.
+	blocks [orders]*block
 
 	liveness     offpeak.Liveness
 	intent       offpeak.Intent
@@ -67,9 +81,9 @@ type Holding struct {
 	Resources offpeak.Resources
 }
 
-// NewFleet returns an empty picture that scores by w.
+// NewFleet returns an empty picture that scores by w, which must be valid.
 func NewFleet(w Weights) *Fleet {
-	return &Fleet{weights: w, byID: make(map[offpeak.NodeID]*node), changed: make(map[offpeak.NodeID]struct{})}
+	return &Fleet{weights: w, devices: newDevices(), counts: make(map[counting]counted), byID: make(map[offpeak.NodeID]*node), changed: make(map[offpeak.NodeID]struct{})}
 }
 
 // Len counts the nodes.
@@ -144,9 +158,7 @@ func (f *Fleet) Leases(id offpeak.NodeID) iter.Seq[offpeak.LeaseID] {
 func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 	n := f.byID[in.ID]
 	if n == nil {
-		sum := fnv.New64a()
-		_, _ = sum.Write([]byte(in.ID))
-		n = &node{index: len(f.nodes), hash: sum.Sum64(), holds: make(map[offpeak.LeaseID]hold)}
+		n = &node{index: len(f.nodes), hash: mix(hashText(hashStart, string(in.ID))), holds: make(map[offpeak.LeaseID]hold)}
 		f.nodes = append(f.nodes, n)
 		f.byID[in.ID] = n
 	}
@@ -167,6 +179,7 @@ func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 		OS: inv.OS, Arch: inv.Arch, Region: inv.Region,
 		Drivers: inv.Drivers, Shared: inv.Shared, Labels: inv.Labels,
 	}
+	n.sign = sign(&n.offer)
 	f.recount(n)
 }
 
@@ -191,12 +204,65 @@ func (f *Fleet) Remove(id offpeak.NodeID) {
 	if n == nil {
 		return
 	}
+	for _, v := range f.views {
+		if v != nil && n.blocks[v.order] != nil {
+			v.delete(n.blocks[v.order], n)
+		}
+	}
+	f.changes++
+	f.devices.give(n.set)
+	if n.metrics != nil {
+		f.measured--
+	}
 	last := f.nodes[len(f.nodes)-1]
 	f.nodes[n.index], last.index = last, n.index
 	f.nodes[len(f.nodes)-1] = nil
 	f.nodes = f.nodes[:len(f.nodes)-1]
 	delete(f.byID, id)
 	f.changed[id] = struct{}{}
+}
+
+// Weights returns what scores.
+func (f *Fleet) Weights() Weights { return f.weights }
+
+// SetWeights scores by other weights from now on. It returns a
+// *offpeak.FieldError, and changes nothing, where they are not valid.
+func (f *Fleet) SetWeights(w Weights) error {
+	if err := w.Validate(); err != nil {
+		return err
+	}
+	f.weights = w
+	clear(f.counts)
+	f.views = [orders]*view{} // they are sorted by weighed metrics
+	return nil
+}
+
+// SetMetrics notes what was measured of a node beyond what it has.
+func (f *Fleet) SetMetrics(id offpeak.NodeID, m Metrics) {
+	n := f.byID[id]
+	if n == nil {
+		return
+	}
+	m = m.sane()
+	switch known := m != (Metrics{}); {
+	case known && n.metrics == nil:
+		f.measured++
+		n.metrics = &m
+	case known:
+		*n.metrics = m
+	case n.metrics != nil:
+		f.measured--
+		n.metrics = nil
+	}
+	f.reindex(n)
+}
+
+// Metrics returns what is known of a node beyond what it has.
+func (f *Fleet) Metrics(id offpeak.NodeID) Metrics {
+	if n := f.byID[id]; n != nil && n.metrics != nil {
+		return *n.metrics
+	}
+	return Metrics{}
 }
 
 // SetLiveness notes what was measured of a node.
@@ -354,6 +420,7 @@ func (f *Fleet) Holds(id offpeak.NodeID) int {
 // recount derives what is free and whether the node takes work.
 func (f *Fleet) recount(n *node) {
 	n.version++
+	f.changes++
 	f.changed[n.offer.Node] = struct{}{}
 	o := &n.offer
 	free := offpeak.Resources{CPU: o.Capacity.CPU, Memory: o.Capacity.Memory, Disk: o.Capacity.Disk}
@@ -364,30 +431,36 @@ func (f *Fleet) recount(n *node) {
 		free.Disk -= h.resources.Disk
 		taken += len(h.resources.Devices)
 	}
-	o.FreeDevices = o.Devices
-	if taken > 0 {
-		o.FreeDevices = make([]offpeak.Device, 0, len(o.Devices))
-		for _, d := range o.Devices {
-			if !n.heldDevice(d.ID) {
-				o.FreeDevices = append(o.FreeDevices, d)
-			}
-		}
+	if changed := n.free(taken); changed || len(o.FreeDevices) == 0 {
+		set := f.devices.take(o.FreeDevices)
+		f.devices.give(n.set)
+		n.set = set
 	}
-	for _, d := range o.FreeDevices {
-		free.Devices = append(free.Devices, d.ID)
-	}
+	free.Devices = o.Free.Devices
 	o.Free = free
-	n.vram = n.vram[:0]
-	for _, d := range o.FreeDevices {
-		n.vram = append(n.vram, d.VRAM)
-	}
-	slices.SortFunc(n.vram, cmp.Compare[offpeak.Bytes])
-	n.mostVRAM = 0
-	if len(n.vram) > 0 {
-		n.mostVRAM = n.vram[len(n.vram)-1]
-	}
 	o.Why = n.why()
 	o.Ready = o.Why == offpeak.FitOK
+	f.reindex(n)
+}
+
+// free derives which devices are free, of which so many are taken, and says
+// whether others are than before. The lists may be in others' hands: they are
+// replaced, never changed.
+func (n *node) free(taken int) (changed bool) {
+	o := &n.offer
+	held := func(d offpeak.Device) bool { return taken > 0 && n.heldDevice(d.ID) }
+	if len(o.FreeDevices) == len(o.Devices)-taken && !slices.ContainsFunc(o.FreeDevices, held) {
+		return false
+	}
+	o.FreeDevices = o.Devices
+	if taken > 0 {
+		o.FreeDevices = slices.DeleteFunc(slices.Clone(o.Devices), held)
+	}
+	o.Free.Devices = make([]offpeak.DeviceID, len(o.FreeDevices))
+	for i := range o.FreeDevices {
+		o.Free.Devices[i] = o.FreeDevices[i].ID
+	}
+	return true
 }
 
 func (n *node) heldDevice(id offpeak.DeviceID) bool {

@@ -1,34 +1,10 @@
 package placement
 
 import (
-	"cmp"
-	"hash/fnv"
 	"slices"
-	"strconv"
 
 	"offpeak"
 )
-
-// Weights say how much each part of a score counts. They are data: another set
-// over the same picture shows what it would have chosen.
-type Weights struct {
-	// VRAM weighs a tight fit of the devices: the heaviest part.
-	VRAM float64
-	// CPU and Memory weigh tight fits of the rest.
-	CPU, Memory float64
-	// SpareGPU weighs, for jobs without devices, that no idle device is taken
-	// hostage by the node's CPU being used up.
-	SpareGPU float64
-	// Baseline is how many nodes must fit before secondary metrics (latency,
-	// reliability, benchmark) may count. None is measured yet; explanations say
-	// that they sleep.
-	Baseline int
-}
-
-// DefaultWeights returns the weights of a hub that sets none.
-func DefaultWeights() Weights {
-	return Weights{VRAM: 8, CPU: 1, Memory: 1, SpareGPU: 4, Baseline: 100}
-}
 
 // Job is what placement needs of a queued job.
 type Job struct {
@@ -38,6 +14,13 @@ type Job struct {
 	Attempt      offpeak.Attempt
 	Driver       string
 	Requirements *offpeak.Requirements
+	// Class, where it is not "", is the same for all jobs of the account and driver
+	// that ask for the same: what was counted for one of them serves the next.
+	Class string
+	// Policy orders the nodes that fit; "" is Cheapest.
+	Policy Policy
+	// Cached are nodes that have the job's inputs.
+	Cached []offpeak.NodeID
 	// Avoid are nodes where attempts ended badly, the newest last: they come
 	// after all others, the newest at the very end.
 	Avoid []offpeak.NodeID
@@ -45,249 +28,99 @@ type Job struct {
 
 // Candidate is a node that fits.
 type Candidate struct {
-	Node      offpeak.NodeID
-	Price     offpeak.Price
+	Node  offpeak.NodeID
+	Price offpeak.Price
+	// Score is from 0 to 1, the higher the better.
 	Score     float64
 	Resources offpeak.Resources
-	// Fits counts the nodes that were in the choice.
+	// Fits is how many nodes fit, at the least. Best counts no further than it must
+	// to know whether secondary metrics count: at most to Weights.Baseline, and not
+	// at all, 0, where no metric is known.
 	Fits int
+	// Version is that of the weights that chose.
+	Version int64
 }
 
-// key is the order of the policy cheapest: avoided nodes last, then price,
-// then the higher score, then a tie that the job seeds.
-type key struct {
-	avoided int
-	price   offpeak.Price
-	score   float64
-	tie     uint64
-}
-
-func (a key) compare(b key) int {
-	return cmp.Or(
-		cmp.Compare(a.avoided, b.avoided),
-		cmp.Compare(a.price, b.price),
-		cmp.Compare(b.score, a.score),
-		cmp.Compare(a.tie, b.tie),
-	)
-}
-
-// Best returns the node to claim, or false if none fits now. Nodes are scored
-// before they are checked, since scoring is cheaper than Fit; the first in
-// order that Fit admits is the one.
+// Best returns the node to claim, or false if none fits now. It is the first that
+// Rank would return, found through the index.
 func (f *Fleet) Best(job Job) (Candidate, bool) {
-	a := newAsk(job)
-	var refused []*node
-	for {
-		var best *node
-		var bestKey key
-		fits := 0
-		for _, n := range f.nodes {
-			if a.prunes(n) || slices.Contains(refused, n) {
-				continue
-			}
-			fits++
-			k := f.key(&a, n)
-			if best == nil || k.compare(bestKey) < 0 {
-				best, bestKey = n, k
-			}
-		}
-		if best == nil {
+	a := f.newAsk(job)
+	fits := 0
+	if a.wakeable {
+		fits = f.enough(&a)
+	}
+	var lowest offpeak.Price
+	if a.balanced {
+		cheap := a
+		cheap.balanced, cheap.Avoid, cheap.Cached = false, nil, nil
+		best := f.search(&cheap)
+		if best.node == nil {
 			return Candidate{}, false
 		}
-		if res, ok := a.admit(best); ok {
-			return Candidate{best.offer.Node, bestKey.price, bestKey.score, res, fits}, true
-		}
-		refused = append(refused, best)
-		if len(refused) > 8 {
-			return f.bestOf(job)
-		}
+		lowest = a.price(best.node)
 	}
+	a.settle(fits, lowest)
+	best := f.search(&a)
+	if best.node == nil {
+		return Candidate{}, false
+	}
+	return a.candidate(best.node, &best.key, fits), true
 }
 
-// bestOf is Best where the cheap checks let through many nodes that do not
-// fit: it checks every node once.
-func (f *Fleet) bestOf(job Job) (Candidate, bool) {
-	if all := f.Rank(job); len(all) > 0 {
-		return all[0], true
-	}
-	return Candidate{}, false
-}
-
-// Rank returns all nodes that fit now, the best first.
+// Rank returns all nodes that fit now, the best first. It looks at every node,
+// and is what Best is tested against.
 func (f *Fleet) Rank(job Job) []Candidate {
-	a := newAsk(job)
-	type ranked struct {
-		Candidate
-		key
-	}
-	var all []ranked
+	a := f.newAsk(job)
+	var all []found
 	for _, n := range f.nodes {
-		if a.prunes(n) {
-			continue
-		}
-		if res, ok := a.admit(n); ok {
-			k := f.key(&a, n)
-			all = append(all, ranked{Candidate{n.offer.Node, k.price, k.score, res, 0}, k})
+		if a.admit(n) {
+			all = append(all, found{node: n})
 		}
 	}
-	slices.SortFunc(all, func(x, y ranked) int { return x.compare(y.key) })
+	f.order(&a, all)
 	out := make([]Candidate, len(all))
 	for i := range all {
-		out[i] = all[i].Candidate
-		out[i].Fits = len(all)
+		out[i] = a.candidate(all[i].node, &all[i].key, len(all))
 	}
 	return out
 }
 
-// Candidate is one node as Best would return it, or false if it does not fit now.
+// order sorts all the nodes that fit a job, the best first.
+func (f *Fleet) order(a *ask, all []found) {
+	if len(all) == 0 {
+		return
+	}
+	lowest := a.price(all[0].node)
+	for i := range all {
+		lowest = min(lowest, a.price(all[i].node))
+	}
+	a.settle(len(all), lowest)
+	for i := range all {
+		vram, _ := f.devices.served(a, all[i].node.set)
+		all[i].key = a.key(all[i].node, vram)
+	}
+	slices.SortFunc(all, func(x, y found) int { return x.key.compare(&y.key) })
+}
+
+// Candidate is one node as Best would return it if there were no other, or false
+// if it does not fit now.
 func (f *Fleet) Candidate(job Job, id offpeak.NodeID) (Candidate, bool) {
 	n := f.byID[id]
 	if n == nil {
 		return Candidate{}, false
 	}
-	a := newAsk(job)
-	res, ok := a.admit(n)
-	k := f.key(&a, n)
-	return Candidate{n.offer.Node, k.price, k.score, res, 1}, ok
+	a := f.newAsk(job)
+	if !a.admit(n) {
+		return Candidate{}, false
+	}
+	one := []found{{node: n}}
+	f.order(&a, one)
+	return a.candidate(n, &one[0].key, 1), true
 }
 
-// MayFit says whether the job might fit the node now: false is certain.
+// MayFit says whether the job fits the node now, whatever became of earlier
+// attempts.
 func (f *Fleet) MayFit(job Job, id offpeak.NodeID) bool {
 	n := f.byID[id]
-	if n == nil {
-		return false
-	}
-	a := newAsk(job)
-	return !a.prunes(n)
-}
-
-// ask is a job with what the inner loops need, computed once.
-type ask struct {
-	Job
-	seed uint64
-	// vram are the requested device sizes, largest first.
-	vram []offpeak.Bytes
-	// named says that a request names a vendor or model, so that sizes alone
-	// do not tell which device it gets.
-	named bool
-}
-
-func newAsk(job Job) ask {
-	a := ask{Job: job}
-	sum := fnv.New64a()
-	_, _ = sum.Write([]byte(job.ID))
-	_, _ = sum.Write(strconv.AppendInt(nil, int64(job.Attempt), 10))
-	a.seed = sum.Sum64()
-	for _, g := range job.Requirements.GPUs {
-		a.vram = append(a.vram, g.VRAM)
-		a.named = a.named || g.Vendor != "" || g.Model != ""
-	}
-	slices.SortFunc(a.vram, func(x, y offpeak.Bytes) int { return cmp.Compare(y, x) })
-	return a
-}
-
-// prunes says that Fit would refuse the node, from numbers alone.
-func (a *ask) prunes(n *node) bool {
-	r, free := a.Requirements, &n.offer.Free
-	return !n.offer.Ready || r.CPU > free.CPU || r.Memory > free.Memory || r.Disk > free.Disk ||
-		len(a.vram) > len(n.vram) || (len(a.vram) > 0 && a.vram[0] > n.mostVRAM)
-}
-
-func (a *ask) admit(n *node) (offpeak.Resources, bool) {
-	if !a.Requirements.Fits(a.Account, a.Driver, &n.offer) {
-		return offpeak.Resources{}, false
-	}
-	return a.Requirements.Assign(n.offer)
-}
-
-func (f *Fleet) key(a *ask, n *node) key {
-	k := key{price: n.offer.Ask.For(*a.Requirements), tie: mix(a.seed ^ n.hash)}
-	if i := slices.Index(a.Avoid, n.offer.Node); i >= 0 {
-		k.avoided = i + 1
-	}
-	k.score = f.score(a, n).total(f.weights)
-	return k
-}
-
-// mix spreads the bits of x, so that neighbours do not stay neighbours.
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
-// parts are the parts of a score, each from 0 to 1, higher is better.
-type parts struct{ vram, cpu, memory, spareGPU float64 }
-
-// total is the weighted mean of the parts.
-func (p parts) total(w Weights) float64 {
-	sum := w.VRAM + w.CPU + w.Memory + w.SpareGPU
-	if sum <= 0 {
-		return 0
-	}
-	return (p.vram*w.VRAM + p.cpu*w.CPU + p.memory*w.Memory + p.spareGPU*w.SpareGPU) / sum
-}
-
-func (f *Fleet) score(a *ask, n *node) parts {
-	free := &n.offer.Free
-	p := parts{
-		vram:     a.tightVRAM(n),
-		cpu:      ratio(a.Requirements.CPU, free.CPU),
-		memory:   ratio(int64(a.Requirements.Memory), int64(free.Memory)),
-		spareGPU: 1,
-	}
-	if len(a.vram) == 0 && len(n.vram) > 0 {
-		p.spareGPU = 0
-	}
-	return p
-}
-
-// tightVRAM is the share of the chosen devices' memory that was asked for: 1
-// is a perfect fit, and what a job without devices gets.
-func (a *ask) tightVRAM(n *node) float64 {
-	if len(a.vram) == 0 {
-		return 1
-	}
-	var want, have offpeak.Bytes
-	for _, v := range a.vram {
-		want += v
-	}
-	if a.named {
-		res, ok := a.Requirements.Assign(n.offer)
-		if !ok {
-			return 0
-		}
-		for _, d := range n.offer.FreeDevices {
-			if slices.Contains(res.Devices, d.ID) {
-				have += d.VRAM
-			}
-		}
-		return ratio(int64(want), int64(have))
-	}
-	// Largest request first, each the smallest device left that serves: a
-	// request that is not larger than the one before looks from the start.
-	var used [4]uint64
-	if len(n.vram) > 64*len(used) {
-		return 0
-	}
-	for _, v := range a.vram {
-		i, _ := slices.BinarySearch(n.vram, v)
-		for i < len(n.vram) && used[i/64]&(1<<(i%64)) != 0 {
-			i++
-		}
-		if i == len(n.vram) {
-			return 0
-		}
-		used[i/64] |= 1 << (i % 64)
-		have += n.vram[i]
-	}
-	return ratio(int64(want), int64(have))
-}
-
-// ratio is want/have within 0 and 1, never NaN.
-func ratio(want, have int64) float64 {
-	if have <= 0 || want >= have {
-		return 1
-	}
-	return max(0, float64(want)/float64(have))
+	return n != nil && job.Requirements.Fits(job.Account, job.Driver, &n.offer)
 }

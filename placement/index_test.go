@@ -1,0 +1,177 @@
+package placement_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"offpeak"
+	"offpeak/placement"
+)
+
+// world is a fleet that changes at random.
+type world struct {
+	rng    *rand.Rand
+	fleet  *placement.Fleet
+	nodes  int
+	leases map[offpeak.LeaseID]offpeak.NodeID
+	serial int
+	// kinds is how many kinds of nodes there are about; 1 makes all alike.
+	kinds int
+	// known are jobs that come again.
+	known []placement.Job
+}
+
+func newWorld(seed uint64, nodes, kinds int) *world {
+	w := &world{
+		rng: rand.New(rand.NewPCG(seed, 1)), fleet: placement.NewFleet(placement.DefaultWeights()),
+		nodes: nodes, kinds: kinds, leases: make(map[offpeak.LeaseID]offpeak.NodeID),
+	}
+	for i := range nodes {
+		w.fleet.Set(w.node(i), nil)
+	}
+	return w
+}
+
+func (w *world) id(i int) offpeak.NodeID { return offpeak.NodeID(fmt.Sprintf("n%d", i)) }
+
+func (w *world) node(i int) offpeak.Node {
+	k := w.rng.IntN(w.kinds)
+	n := machine(string(w.id(i)), 4000<<(k%3), offpeak.Bytes(8<<(k%4))*gib, [][]offpeak.Bytes{
+		nil, {8 * gib}, {12 * gib}, {24 * gib}, {8 * gib, 8 * gib}, {8 * gib, 24 * gib}, {24 * gib, 24 * gib, 24 * gib},
+	}[k%7]...)
+	for d := range n.Inventory.Devices {
+		n.Inventory.Devices[d].Vendor = []string{"nvidia", "amd"}[k/7%2]
+	}
+	p := offpeak.Price(k % 3)
+	n.Ask = &offpeak.Ask{GPU: p * 1000, CPU: p * 500}
+	if k%11 == 3 {
+		n.Inventory.Labels = map[string]string{"rack": "7"}
+	}
+	if k%13 == 5 {
+		n.Inventory.Shared = []string{"wasm"}
+	}
+	return n
+}
+
+func (w *world) job() placement.Job {
+	w.serial++
+	if len(w.known) > 0 && w.rng.IntN(2) == 0 {
+		j := w.known[w.rng.IntN(len(w.known))]
+		j.ID, j.Avoid = offpeak.JobID(fmt.Sprintf("job_%d", w.serial)), nil
+		return j
+	}
+	r := asks([]int64{250, 1000, 2000, 7000}[w.rng.IntN(4)], offpeak.Bytes(1+w.rng.IntN(6))*gib)
+	for range []int{0, 0, 1, 1, 1, 2}[w.rng.IntN(6)] {
+		r.GPUs = append(r.GPUs, offpeak.GPURequest{
+			VRAM:   offpeak.Bytes(4+w.rng.IntN(22)) * gib,
+			Vendor: []string{"", "", "amd", "nvidia"}[w.rng.IntN(4)],
+		})
+	}
+	if w.rng.IntN(8) == 0 {
+		r.Where = map[string]string{"rack": "7"}
+	}
+	if w.rng.IntN(4) == 0 {
+		p := offpeak.Price(w.rng.IntN(4) * 700)
+		r.MaxPrice = &p
+	}
+	j := job(r)
+	j.ID = offpeak.JobID(fmt.Sprintf("job_%d", w.serial))
+	j.Policy = []placement.Policy{"", placement.Cheapest, placement.Balanced, placement.Fastest}[w.rng.IntN(4)]
+	for range w.rng.IntN(3) {
+		j.Avoid = append(j.Avoid, w.id(w.rng.IntN(w.nodes)))
+	}
+	if w.rng.IntN(3) == 0 {
+		j.Cached = []offpeak.NodeID{w.id(w.rng.IntN(w.nodes))}
+	}
+	if len(w.known) < 8 {
+		j.Class = fmt.Sprint("class ", len(w.known))
+		w.known = append(w.known, j)
+	}
+	return j
+}
+
+func (w *world) change() {
+	id := w.id(w.rng.IntN(w.nodes))
+	w.serial++
+	switch w.rng.IntN(12) {
+	case 0:
+		w.fleet.SetLiveness(id, []offpeak.Liveness{offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeOffline}[w.rng.IntN(3)])
+	case 1:
+		w.fleet.SetAvailability(id, []offpeak.Availability{offpeak.NodeAvailable, offpeak.NodeAvailable, offpeak.NodeInUse}[w.rng.IntN(3)])
+	case 2:
+		p := offpeak.Price(w.rng.IntN(3))
+		w.fleet.SetAsk(id, &offpeak.Ask{GPU: p * 1000, CPU: p * 500})
+	case 3:
+		if w.rng.IntN(3) == 0 {
+			w.fleet.Remove(id)
+		} else {
+			w.fleet.Set(w.node(w.rng.IntN(w.nodes)), nil)
+		}
+	case 4:
+		w.fleet.SetMetrics(id, placement.Metrics{
+			Reliability: float64(w.rng.IntN(3)) / 2, Return: time.Duration(w.rng.IntN(3)) * time.Hour,
+			GPUSpeed: float64(w.rng.IntN(3)), CPUSpeed: float64(w.rng.IntN(3)), Latency: time.Duration(w.rng.IntN(3)) * 10 * time.Millisecond,
+		})
+	case 5, 6:
+		for lease, node := range w.leases {
+			w.fleet.Release(node, lease)
+			delete(w.leases, lease)
+			break
+		}
+	default:
+		if c, ok := w.fleet.Best(w.job()); ok {
+			lease := offpeak.LeaseID(fmt.Sprintf("lease_%d", w.serial))
+			w.fleet.Hold(c.Node, lease, c.Resources)
+			w.leases[lease] = c.Node
+		}
+	}
+}
+
+// Over fleets of several blocks that change at random, the index finds what a
+// look at every node finds, under each policy, with metrics asleep and awake.
+func TestIndexIsBruteForce(t *testing.T) {
+	for _, c := range []struct{ nodes, kinds, baseline int }{
+		{30, 200, 5}, {1500, 200, 100}, {1500, 1, 100}, {1500, 4, 100_000}, {600, 30, 0},
+	} {
+		t.Run(fmt.Sprintf("%d_of_%d", c.nodes, c.kinds), func(t *testing.T) {
+			w := newWorld(uint64(c.nodes+c.kinds), c.nodes, c.kinds)
+			weights := placement.DefaultWeights()
+			weights.Baseline, weights.Version = c.baseline, 7
+			if err := w.fleet.SetWeights(weights); err != nil {
+				t.Fatal(err)
+			}
+			placed := 0
+			for round := range 150 {
+				for range 20 {
+					w.change()
+				}
+				if round%10 == 0 {
+					if err := w.fleet.CheckIndex(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				j := w.job()
+				got, ok := w.fleet.Best(j)
+				all := w.fleet.Rank(j)
+				if ok != (len(all) > 0) {
+					t.Fatalf("round %d: %+v, %+v: found %v, of %d that fit", round, j, j.Requirements, ok, len(all))
+				}
+				if !ok {
+					continue
+				}
+				placed++
+				if got.Node != all[0].Node || got.Score != all[0].Score || got.Price != all[0].Price || got.Version != 7 {
+					t.Fatalf("round %d: %+v, %+v: found %+v, the best is %+v", round, j, j.Requirements, got, all[0])
+				}
+				if got.Fits > len(all) || (got.Fits >= c.baseline) != (len(all) >= c.baseline) && got.Fits > 0 {
+					t.Fatalf("counted %d of %d", got.Fits, len(all))
+				}
+			}
+			if placed < 20 {
+				t.Fatalf("only %d jobs were placed: nothing was tested", placed)
+			}
+		})
+	}
+}
