@@ -78,10 +78,10 @@ func TestGuests(t *testing.T) {
 	if why := need().Fit("acct_me", "process", o); why.Code != FitStranger {
 		t.Errorf("a guest without a shared driver: %s", why)
 	}
-	if err := (&Guests{Allow: []AccountID{"lab"}, Deny: make([]AccountID, maxGuests+1)}).Validate("guests"); err == nil {
+	if err := (&Guests{Allow: []AccountID{"lab"}, Deny: make([]AccountID, maxGuests+1)}).Validate("allow", "deny"); err == nil {
 		t.Error("took names that are no ids")
 	}
-	if err := nobody.Validate("guests"); err != nil {
+	if err := nobody.Validate("allow", "deny"); err != nil {
 		t.Error(err)
 	}
 }

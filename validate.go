@@ -278,14 +278,14 @@ func (v *validator) ids(field, prefix string, list []string, most int) {
 }
 
 // Validate returns nil or every rule that the lists break, as *FieldError values
-// under field.
-func (g *Guests) Validate(field string) error {
+// that call them by the names given.
+func (g *Guests) Validate(allow, deny string) error {
 	if g == nil {
 		return nil
 	}
 	var v validator
-	v.ids(field+".allow", "acct_", texts(g.Allow), maxGuests)
-	v.ids(field+".deny", "acct_", texts(g.Deny), maxGuests)
+	v.ids(allow, "acct_", texts(g.Allow), maxGuests)
+	v.ids(deny, "acct_", texts(g.Deny), maxGuests)
 	return errors.Join(v.errs...)
 }
 

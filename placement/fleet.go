@@ -45,12 +45,16 @@ type node struct {
 	// vram is the memory of the free devices, ascending. mostVRAM is the last.
 	vram     []offpeak.Bytes
 	mostVRAM offpeak.Bytes
+	// unified says that some of them share the main memory.
+	unified bool
 
 	liveness     offpeak.Liveness
 	intent       offpeak.Intent
 	availability offpeak.Availability
-	asks         bool
-	kept         bool
+	// shut says that it is in use since it is outside its owner's hours.
+	shut bool
+	asks bool
+	kept bool
 }
 
 // hold is what one lease holds of a node.
@@ -161,11 +165,13 @@ func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 	inv := in.Inventory
 	n.name = in.Name
 	n.liveness, n.intent, n.availability, n.asks = in.Liveness, in.Intent, in.Availability, in.Ask != nil
+	n.shut = in.Why == offpeak.EndOutsideSchedule
 	n.offer = offpeak.Offer{
 		Node: in.ID, Account: in.Account, Ask: asked(in.Ask),
 		Capacity: in.Capacity, Devices: capacityDevices(in),
 		OS: inv.OS, Arch: inv.Arch, Region: inv.Region,
 		Drivers: inv.Drivers, Shared: inv.Shared, Labels: inv.Labels,
+		Guests: inv.Guests, Opens: inv.Opens,
 	}
 	f.recount(n)
 }
@@ -215,10 +221,11 @@ func (f *Fleet) SetIntent(id offpeak.NodeID, i offpeak.Intent) {
 	}
 }
 
-// SetAvailability notes what a node's agent says.
-func (f *Fleet) SetAvailability(id offpeak.NodeID, a offpeak.Availability) {
-	if n := f.byID[id]; n != nil && n.availability != a {
-		n.availability = a
+// SetAvailability notes what a node's agent says, and why it is in use.
+func (f *Fleet) SetAvailability(id offpeak.NodeID, a offpeak.Availability, why offpeak.EndReason) {
+	shut := why == offpeak.EndOutsideSchedule
+	if n := f.byID[id]; n != nil && (n.availability != a || n.shut != shut) {
+		n.availability, n.shut = a, shut
 		f.recount(n)
 	}
 }
@@ -377,9 +384,10 @@ func (f *Fleet) recount(n *node) {
 		free.Devices = append(free.Devices, d.ID)
 	}
 	o.Free = free
-	n.vram = n.vram[:0]
+	n.vram, n.unified = n.vram[:0], false
 	for _, d := range o.FreeDevices {
 		n.vram = append(n.vram, d.VRAM)
+		n.unified = n.unified || d.Unified
 	}
 	slices.SortFunc(n.vram, cmp.Compare[offpeak.Bytes])
 	n.mostVRAM = 0
@@ -407,6 +415,8 @@ func (n *node) why() offpeak.FitCode {
 		return offpeak.FitDraining
 	case n.intent != offpeak.NodeOpen:
 		return offpeak.FitClosed
+	case n.availability != offpeak.NodeAvailable && n.shut:
+		return offpeak.FitWindow
 	case n.availability != offpeak.NodeAvailable:
 		return offpeak.FitInUse
 	case !n.asks:

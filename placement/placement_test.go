@@ -185,7 +185,7 @@ func TestVersionMovesWithEveryChange(t *testing.T) {
 		"release":      func() { f.Release("a", "l2") },
 		"liveness":     func() { f.SetLiveness("a", offpeak.NodeLate) },
 		"intent":       func() { f.SetIntent("a", offpeak.NodeClosed) },
-		"availability": func() { f.SetAvailability("a", offpeak.NodeInUse) },
+		"availability": func() { f.SetAvailability("a", offpeak.NodeInUse, "") },
 	} {
 		change()
 		if v := f.Version("a"); v <= last {
@@ -249,10 +249,16 @@ func drawNode(t *rapid.T, i int) offpeak.Node {
 		offpeak.Bytes(rapid.Int64Range(0, 16).Draw(t, "memory"))*gib,
 		rapid.SliceOfN(cards, 0, 4).Draw(t, "cards")...)
 	for i := range n.Inventory.Devices {
-		n.Inventory.Devices[i].Vendor = vendors.Draw(t, "vendor")
+		d := &n.Inventory.Devices[i]
+		d.Vendor = vendors.Draw(t, "vendor")
+		d.VRAM -= offpeak.Bytes(rapid.SampledFrom([]int64{0, 0, 12, 500, 2000}).Draw(t, "reserved")) * offpeak.MiB
+		d.Unified = rapid.IntRange(0, 4).Draw(t, "unified") == 0
+		d.Compute, d.Driver = rapid.SampledFrom([]string{"", "6.1", "8.9"}).Draw(t, "compute"), rapid.SampledFrom([]string{"amdgpu", "470.5", "550.54.14"}).Draw(t, "driver")
 	}
 	p := offpeak.Price(rapid.Int64Range(0, 2).Draw(t, "ask"))
 	n.Ask = &offpeak.Ask{GPU: p, CPU: p}
+	n.Inventory.Labels = rapid.SampledFrom([]map[string]string{nil, {"metered": "yes"}, {"rack": "7"}}).Draw(t, "labels")
+	n.Inventory.Guests = rapid.SampledFrom([]*offpeak.Guests{nil, nil, {Deny: []offpeak.AccountID{"acct_s"}}}).Draw(t, "guests")
 	n.Liveness = rapid.SampledFrom([]offpeak.Liveness{offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeLate}).Draw(t, "liveness")
 	return n
 }
@@ -280,8 +286,13 @@ func drawJob(t *rapid.T) placement.Job {
 	r := asks(rapid.Int64Range(1, 12).Draw(t, "cpu")*500, offpeak.Bytes(rapid.Int64Range(1, 12).Draw(t, "memory"))*gib,
 		rapid.SliceOfN(cards, 0, 3).Draw(t, "cards")...)
 	for i := range r.GPUs {
-		r.GPUs[i].Vendor = rapid.SampledFrom([]string{"", "", "nvidia", "amd"}).Draw(t, "vendor")
+		g := &r.GPUs[i]
+		g.Vendor = rapid.SampledFrom([]string{"", "", "nvidia", "amd"}).Draw(t, "vendor")
+		g.Kind = rapid.SampledFrom([]offpeak.GPUKind{"", "", offpeak.GPUAny, offpeak.GPUUnified}).Draw(t, "kind")
+		g.Compute, g.Driver = rapid.SampledFrom([]string{"", "", "8.6"}).Draw(t, "compute"), rapid.SampledFrom([]string{"", "", "535"}).Draw(t, "driver")
 	}
+	r.Match = rapid.SampledFrom([][]string{nil, nil, {"!metered"}, {"rack=7"}, {"rack!=7", "!metered"}}).Draw(t, "match")
+	r.NotNodes = rapid.SampledFrom([][]offpeak.NodeID{nil, {"n0"}, {"n1", "n2"}}).Draw(t, "not nodes")
 	j := job(r)
 	j.Avoid = rapid.SliceOfNDistinct(rapid.SampledFrom([]offpeak.NodeID{"n0", "n1", "n2", "n3"}), 0, 3, rapid.ID).Draw(t, "avoid")
 	return j
@@ -340,6 +351,16 @@ func TestMoreDemandingJobNeverHasMoreCandidates(t *testing.T) {
 		if rapid.Bool().Draw(t, "another card") {
 			more.GPUs = append(more.GPUs, offpeak.GPURequest{})
 		}
+		for i := range more.GPUs {
+			switch rapid.IntRange(0, 4).Draw(t, "more of the card") {
+			case 0:
+				more.GPUs[i].Compute = "8.9"
+			case 1:
+				more.GPUs[i].Driver = "550.54.14"
+			}
+		}
+		more.Match = append(slices.Clone(more.Match), rapid.SampledFrom([]string{"rack", "!rack", "metered!=yes"}).Draw(t, "condition"))
+		more.NotNodes = append(slices.Clone(more.NotNodes), "n3")
 		j.Requirements = &more
 		for _, c := range f.Rank(j) {
 			if !slices.ContainsFunc(base, func(b placement.Candidate) bool { return b.Node == c.Node }) {

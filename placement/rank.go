@@ -165,10 +165,12 @@ func (f *Fleet) MayFit(job Job, id offpeak.NodeID) bool {
 type ask struct {
 	Job
 	seed uint64
-	// vram are the requested device sizes, largest first.
+	// vram are the device sizes that are enough, largest first.
 	vram []offpeak.Bytes
-	// named says that a request names a vendor or model, so that sizes alone
-	// do not tell which device it gets.
+	// want is the memory asked for in all, of which the tolerance may be missing.
+	want offpeak.Bytes
+	// named says that a request asks for more than a size, so that sizes alone do
+	// not tell which device it gets.
 	named bool
 }
 
@@ -179,8 +181,10 @@ func newAsk(job Job) ask {
 	_, _ = sum.Write(strconv.AppendInt(nil, int64(job.Attempt), 10))
 	a.seed = sum.Sum64()
 	for _, g := range job.Requirements.GPUs {
-		a.vram = append(a.vram, g.VRAM)
-		a.named = a.named || g.Vendor != "" || g.Model != ""
+		a.vram = append(a.vram, g.Least())
+		a.want += g.VRAM
+		g.VRAM = 0
+		a.named = a.named || g != offpeak.GPURequest{}
 	}
 	slices.SortFunc(a.vram, func(x, y offpeak.Bytes) int { return cmp.Compare(y, x) })
 	return a
@@ -248,11 +252,8 @@ func (a *ask) tightVRAM(n *node) float64 {
 	if len(a.vram) == 0 {
 		return 1
 	}
-	var want, have offpeak.Bytes
-	for _, v := range a.vram {
-		want += v
-	}
-	if a.named {
+	var have offpeak.Bytes
+	if a.named || n.unified {
 		res, ok := a.Requirements.Assign(n.offer)
 		if !ok {
 			return 0
@@ -262,7 +263,7 @@ func (a *ask) tightVRAM(n *node) float64 {
 				have += d.VRAM
 			}
 		}
-		return ratio(int64(want), int64(have))
+		return ratio(int64(a.want), int64(have))
 	}
 	// Largest request first, each the smallest device left that serves: a
 	// request that is not larger than the one before looks from the start.
@@ -281,7 +282,7 @@ func (a *ask) tightVRAM(n *node) float64 {
 		used[i/64] |= 1 << (i % 64)
 		have += n.vram[i]
 	}
-	return ratio(int64(want), int64(have))
+	return ratio(int64(a.want), int64(have))
 }
 
 // ratio is want/have within 0 and 1, never NaN.
