@@ -270,7 +270,7 @@ func (w *GPURequest) shortage(left []Device) Reason {
 
 // wanted says how much memory would do; of the tolerance where that is close.
 func (w *GPURequest) wanted(have Bytes) string {
-	if have >= w.Least()-w.VRAM/10 {
+	if have >= w.VRAM-w.VRAM/20 {
 		return fmt.Sprintf("%s (%s with the tolerance of 2 %%)", w.VRAM, w.Least())
 	}
 	return w.VRAM.String()
