@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -216,6 +217,55 @@ func TestTiesReplayAndSpread(t *testing.T) {
 	}
 	if len(seen) < 10 {
 		t.Fatalf("60 jobs went to %d of 20 equal nodes", len(seen))
+	}
+}
+
+// Where an attempt failed nothing is placed while another node fits, and
+// explain says so; where none does the fence falls.
+func TestFence(t *testing.T) {
+	f := fleetOf(machine("a", 8000, 32*gib), machine("b", 8000, 32*gib), machine("c", 8000, 32*gib))
+	j := job(asks(1000, gib))
+	j.Avoid = []offpeak.NodeID{"a", "b"}
+	if all := f.Rank(j); len(all) != 1 || all[0].Node != "c" {
+		t.Fatalf("ranked %+v", all)
+	}
+	e := f.Explain(j, 10)
+	if e.Fits != 1 || e.Could != 3 || len(e.Causes) != 1 || e.Causes[0].Code != offpeak.FitFence || e.Causes[0].Nodes != 2 {
+		t.Fatalf("explained by %+v", e)
+	}
+	if e.Nodes[0].Node != "c" || e.Nodes[1].Reason.Code != offpeak.FitFence || e.Nodes[1].Node != "a" {
+		t.Fatalf("nodes are %+v", e.Nodes)
+	}
+	j.Avoid = []offpeak.NodeID{"a", "b", "c"}
+	if all := f.Rank(j); len(all) != 3 || all[0].Node != "a" || f.Explain(j, 1).Fits != 3 {
+		t.Fatalf("with nowhere else to go: %+v", all)
+	}
+}
+
+// A node outside its owner's hours says when they open; the soonest is nearest.
+func TestWindow(t *testing.T) {
+	at := time.Date(2026, 12, 3, 23, 0, 0, 0, time.UTC)
+	shut := func(id string, opens *time.Time) offpeak.Node {
+		n := machine(id, 8000, 32*gib)
+		n.Availability, n.Why, n.Inventory.Opens = offpeak.NodeInUse, offpeak.EndOutsideSchedule, opens
+		return n
+	}
+	later := at.Add(time.Hour)
+	f := fleetOf(shut("a", nil), shut("b", &later), shut("c", &at))
+	e := f.Explain(job(asks(1000, gib)), 10)
+	if e.Fits != 0 || e.Could != 3 || len(e.Causes) != 1 || e.Causes[0].Nearest.String() != "window: wants a node that is open now, has opens at 2026-12-03 23:00 UTC" {
+		t.Fatalf("explained by %+v", e)
+	}
+	if e.Nodes[0].Node != "c" || e.Nodes[2].Node != "a" || e.Nodes[2].Reason.Have != "closed by its owner's hours" {
+		t.Fatalf("nodes are %+v", e.Nodes)
+	}
+	f.SetAvailability("c", offpeak.NodeInUse, offpeak.EndOwnerReturned)
+	if why := f.Explain(job(asks(1000, gib)), 10); len(why.Causes) != 2 {
+		t.Fatalf("after the owner came: %+v", why.Causes)
+	}
+	f.SetAvailability("c", offpeak.NodeAvailable, "")
+	if best, ok := f.Best(job(asks(1000, gib))); !ok || best.Node != "c" {
+		t.Fatalf("after the opening: %+v", best)
 	}
 }
 

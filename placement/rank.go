@@ -38,8 +38,9 @@ type Job struct {
 	Attempt      offpeak.Attempt
 	Driver       string
 	Requirements *offpeak.Requirements
-	// Avoid are nodes where attempts ended badly, the newest last: they come
-	// after all others, the newest at the very end.
+	// Avoid are nodes where attempts ended badly, the newest last. They are fenced:
+	// out while another node fits, so that nobody is stranded for it; else the one
+	// that failed longest ago comes first.
 	Avoid []offpeak.NodeID
 }
 
@@ -131,6 +132,10 @@ func (f *Fleet) Rank(job Job) []Candidate {
 		}
 	}
 	slices.SortFunc(all, func(x, y ranked) int { return x.compare(y.key) })
+	// The fence: where another node fits, those that were avoided are out.
+	if i := slices.IndexFunc(all, func(r ranked) bool { return r.avoided > 0 }); i > 0 {
+		all = all[:i]
+	}
 	out := make([]Candidate, len(all))
 	for i := range all {
 		out[i] = all[i].Candidate

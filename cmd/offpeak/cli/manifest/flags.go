@@ -186,7 +186,6 @@ func (s *Flags) devices(from []offpeak.GPURequest) ([]offpeak.GPURequest, error)
 	case changed("gpus") && (s.gpus < 0 || s.gpus > 16):
 		return nil, &offpeak.FieldError{Field: "--gpus", Value: fmt.Sprint(s.gpus), Rule: "is from 0 to 16"}
 	case changed("gpu"):
-		from = nil
 		from = slices.Clone(s.gpu)
 	case uniform || (s.described() && len(from) == 0):
 		n := 1
