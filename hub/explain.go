@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"offpeak"
@@ -46,6 +47,9 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	for _, v := range e.Nodes {
 		if o, there := h.fleet.Offer(v.Node); there && v.Reason.OK() {
 			notes[v.Node] = asks.Tolerated(&o)
+			if slices.Contains(ask.Avoid, v.Node) {
+				notes[v.Node] = remedy(offpeak.Reason{Code: offpeak.FitFence})
+			}
 		}
 	}
 	bid := ""

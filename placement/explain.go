@@ -89,15 +89,6 @@ func (f *Fleet) Explain(job Job, limit int) Explanation {
 			cmp.Compare(x.Node, y.Node),
 		)
 	})
-	// The fence is a matter of all that fit: avoided nodes are out while others do.
-	if i := slices.IndexFunc(all[:out.Fits], func(s seen) bool { return s.avoided > 0 }); i > 0 {
-		fence := offpeak.Reason{Code: offpeak.FitFence, Want: "a node where no attempt ended badly", Have: "an attempt that did"}
-		causes[fence.Code] = &Cause{Code: fence.Code, Nodes: out.Fits - i, Nearest: fence}
-		for k := i; k < out.Fits; k++ {
-			all[k].Reason, all[k].Score, all[k].Parts = fence, 0, nil
-		}
-		out.Fits = i
-	}
 	for _, s := range all[:min(limit, len(all))] {
 		out.Nodes = append(out.Nodes, s.Verdict)
 	}

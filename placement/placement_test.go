@@ -220,28 +220,6 @@ func TestTiesReplayAndSpread(t *testing.T) {
 	}
 }
 
-// Where an attempt failed nothing is placed while another node fits, and
-// explain says so; where none does the fence falls.
-func TestFence(t *testing.T) {
-	f := fleetOf(machine("a", 8000, 32*gib), machine("b", 8000, 32*gib), machine("c", 8000, 32*gib))
-	j := job(asks(1000, gib))
-	j.Avoid = []offpeak.NodeID{"a", "b"}
-	if all := f.Rank(j); len(all) != 1 || all[0].Node != "c" {
-		t.Fatalf("ranked %+v", all)
-	}
-	e := f.Explain(j, 10)
-	if e.Fits != 1 || e.Could != 3 || len(e.Causes) != 1 || e.Causes[0].Code != offpeak.FitFence || e.Causes[0].Nodes != 2 {
-		t.Fatalf("explained by %+v", e)
-	}
-	if e.Nodes[0].Node != "c" || e.Nodes[1].Reason.Code != offpeak.FitFence || e.Nodes[1].Node != "a" {
-		t.Fatalf("nodes are %+v", e.Nodes)
-	}
-	j.Avoid = []offpeak.NodeID{"a", "b", "c"}
-	if all := f.Rank(j); len(all) != 3 || all[0].Node != "a" || f.Explain(j, 1).Fits != 3 {
-		t.Fatalf("with nowhere else to go: %+v", all)
-	}
-}
-
 // A node outside its owner's hours says when they open; the soonest is nearest.
 func TestWindow(t *testing.T) {
 	at := time.Date(2026, 12, 3, 23, 0, 0, 0, time.UTC)

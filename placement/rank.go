@@ -38,9 +38,9 @@ type Job struct {
 	Attempt      offpeak.Attempt
 	Driver       string
 	Requirements *offpeak.Requirements
-	// Avoid are nodes where attempts ended badly, the newest last. They are fenced:
-	// out while another node fits, so that nobody is stranded for it; else the one
-	// that failed longest ago comes first.
+	// Avoid are nodes where attempts ended badly, the newest last: they come after
+	// all others, the newest at the very end. They stay candidates, so that nobody
+	// is stranded, and so that asking for more never makes a node one.
 	Avoid []offpeak.NodeID
 }
 
@@ -132,10 +132,6 @@ func (f *Fleet) Rank(job Job) []Candidate {
 		}
 	}
 	slices.SortFunc(all, func(x, y ranked) int { return x.compare(y.key) })
-	// The fence: where another node fits, those that were avoided are out.
-	if i := slices.IndexFunc(all, func(r ranked) bool { return r.avoided > 0 }); i > 0 {
-		all = all[:i]
-	}
 	out := make([]Candidate, len(all))
 	for i := range all {
 		out[i] = all[i].Candidate
