@@ -27,7 +27,8 @@ type Offer struct {
 	Labels map[string]string
 	// Guests says whose jobs the owner takes; nil is everybody's.
 	Guests *Guests
-	// Opens is when the owner's hours next let the node work, where that is known.
+	// Opens is when the owner's hours next let the node work, or when its quarantine
+	// ends, where that is known.
 	Opens *time.Time
 	// Ready says that the node is online, open and available; Why says why not.
 	Ready bool
@@ -80,6 +81,8 @@ const (
 	FitInUse    FitCode = "in_use"
 	// FitWindow: it is outside the hours in which its owner lets it work.
 	FitWindow FitCode = "window"
+	// FitQuarantined: jobs kept dying there by the node's fault.
+	FitQuarantined FitCode = "quarantined"
 	// FitNoAsk: the node's owner asks nothing now, so it is offered to nobody.
 	FitNoAsk FitCode = "no_ask"
 	// FitKept: the node is kept for a job that bid more than what ran there.
@@ -106,7 +109,7 @@ func FitCodes() []FitCode {
 	return []FitCode{
 		FitDriver, FitOS, FitArch, FitNode, FitOwner, FitLabel, FitTrust, FitAccount, FitStranger, FitPrice,
 		FitVRAM, FitUnified, FitGPU, FitCompute, FitGPUDriver, FitCPU, FitMemory, FitDisk,
-		FitOffline, FitDraining, FitClosed, FitInUse, FitWindow, FitNoAsk, FitKept,
+		FitOffline, FitDraining, FitClosed, FitInUse, FitWindow, FitQuarantined, FitNoAsk, FitKept,
 		FitBusyGPU, FitBusyCPU, FitBusyMemory, FitBusyDisk, FitFence, FitQuota, FitBudget, FitBalance,
 	}
 }
@@ -254,6 +257,12 @@ func (r *Requirements) reason(code FitCode, account AccountID, driver string, o 
 			have = "opens at " + o.Opens.UTC().Format("2006-01-02 15:04 UTC")
 		}
 		return Reason{code, "a node that is open now", have}
+	case FitQuarantined:
+		have := "one job on probation, after several that died there"
+		if o.Opens != nil {
+			have = "several jobs that died there; one may try it at " + o.Opens.UTC().Format("2006-01-02 15:04 UTC")
+		}
+		return Reason{code, "a node where jobs do not die by its fault", have}
 	case FitBusyCPU:
 		return Reason{code, cores(r.CPU), cores(o.Free.CPU)}
 	case FitBusyMemory:

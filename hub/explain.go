@@ -194,6 +194,8 @@ func remedy(r offpeak.Reason) string {
 		return "It takes work again when its owner lets it: `offpeak agent status` there says what for, `offpeak agent resume` ends a pause."
 	case offpeak.FitWindow:
 		return "Its owner's hours are closed: it takes work again by itself when they open."
+	case offpeak.FitQuarantined:
+		return "It takes all work again when a job has run there: `offpeak nodes show NODE` says what its agent warns of."
 	case offpeak.FitNoAsk:
 		return "Its owner's ask is not in force now: `offpeak ask show NODE` says when it is."
 	case offpeak.FitKept:

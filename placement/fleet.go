@@ -19,6 +19,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"time"
 
 	"offpeak"
 )
@@ -54,7 +55,13 @@ type node struct {
 	// shut says that it is in use since it is outside its owner's hours.
 	shut bool
 	asks bool
-	kept bool
+	// opens is when the owner's hours next let it work, until when its bar ends.
+	opens, until *time.Time
+	// barred and onTrial are set by Bar and Try; probe is the lease that a node on
+	// trial has taken.
+	barred, onTrial bool
+	probe           offpeak.LeaseID
+	kept            bool
 }
 
 // hold is what one lease holds of a node.
@@ -165,13 +172,13 @@ func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 	inv := in.Inventory
 	n.name = in.Name
 	n.liveness, n.intent, n.availability, n.asks = in.Liveness, in.Intent, in.Availability, in.Ask != nil
-	n.shut = in.Why == offpeak.EndOutsideSchedule
+	n.shut, n.opens = in.Why == offpeak.EndOutsideSchedule, inv.Opens
 	n.offer = offpeak.Offer{
 		Node: in.ID, Account: in.Account, Ask: asked(in.Ask),
 		Capacity: in.Capacity, Devices: capacityDevices(in),
 		OS: inv.OS, Arch: inv.Arch, Region: inv.Region,
 		Drivers: inv.Drivers, Shared: inv.Shared, Labels: inv.Labels,
-		Guests: inv.Guests, Opens: inv.Opens,
+		Guests: inv.Guests,
 	}
 	f.recount(n)
 }
@@ -256,6 +263,9 @@ func (f *Fleet) Hold(id offpeak.NodeID, lease offpeak.LeaseID, r offpeak.Resourc
 		return
 	}
 	n.holds[lease] = hold{resources: r, pending: true}
+	if n.onTrial && n.probe == "" {
+		n.probe = lease
+	}
 	f.recount(n)
 }
 
@@ -282,6 +292,9 @@ func (f *Fleet) Release(id offpeak.NodeID, lease offpeak.LeaseID) bool {
 		return false
 	}
 	delete(n.holds, lease)
+	if n.probe == lease {
+		n.probe = ""
+	}
 	f.recount(n)
 	return true
 }
@@ -394,7 +407,10 @@ func (f *Fleet) recount(n *node) {
 	if len(n.vram) > 0 {
 		n.mostVRAM = n.vram[len(n.vram)-1]
 	}
-	o.Why = n.why()
+	o.Why, o.Opens = n.why(), n.opens
+	if n.barred {
+		o.Opens = n.until
+	}
 	o.Ready = o.Why == offpeak.FitOK
 }
 
@@ -419,6 +435,8 @@ func (n *node) why() offpeak.FitCode {
 		return offpeak.FitWindow
 	case n.availability != offpeak.NodeAvailable:
 		return offpeak.FitInUse
+	case n.barred, n.probe != "":
+		return offpeak.FitQuarantined
 	case !n.asks:
 		return offpeak.FitNoAsk
 	case n.kept:
