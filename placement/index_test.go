@@ -99,7 +99,7 @@ func (w *world) change() {
 	case 0:
 		w.fleet.SetLiveness(id, []offpeak.Liveness{offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeOffline}[w.rng.IntN(3)])
 	case 1:
-		w.fleet.SetAvailability(id, []offpeak.Availability{offpeak.NodeAvailable, offpeak.NodeAvailable, offpeak.NodeInUse}[w.rng.IntN(3)])
+		w.fleet.SetAvailability(id, []offpeak.Availability{offpeak.NodeAvailable, offpeak.NodeAvailable, offpeak.NodeInUse}[w.rng.IntN(3)], "")
 	case 2:
 		p := offpeak.Price(w.rng.IntN(3))
 		w.fleet.SetAsk(id, &offpeak.Ask{GPU: p * 1000, CPU: p * 500})
