@@ -55,7 +55,7 @@ func newGrid(t testing.TB, opts Options) *grid {
 	}
 	url := "http://" + ln.Addr().String()
 	h := hub.New(hub.Config{
-		Interval: 200 * time.Millisecond, Timeout: 5 * time.Second, Offer: 5 * time.Second, Tick: 50 * time.Millisecond,
+		Interval: 5 * time.Second, Timeout: time.Minute, Offer: 5 * time.Second, Tick: 50 * time.Millisecond,
 		Hubs: []string{url}, Folder: dir, Version: "test",
 	}, hub.Env{Store: db, Blobs: blobs, Payments: csvbatch.Adapter{Own: testKey(), Trusted: testKey().Public().(ed25519.PublicKey)}, Log: log, Now: time.Now, Rand: rand.New(rand.NewPCG(1, 2)), Random: crand.Reader})
 	secret, err := h.Access().Bootstrap(ctx)

@@ -315,7 +315,8 @@ func (t *Till) ExportPayouts(ctx context.Context, op store.Op, in wire.NewPayout
 	const tries = 3
 	for try := 1; ; try++ {
 		out, err := t.export(ctx, op, adapter, asked)
-		raced := asked.Minimum > 0 && errors.Is(err, offpeak.ErrFunds) || errors.Is(err, offpeak.ErrOperationConflict)
+		_, none := errors.AsType[*nothingError](err) // or the batch has just paid it out
+		raced := asked.Minimum > 0 && errors.Is(err, offpeak.ErrFunds) || errors.Is(err, offpeak.ErrOperationConflict) || none
 		if !raced || try == tries {
 			return out, err
 		}
@@ -457,7 +458,16 @@ func (t *Till) everything(ctx context.Context, batch string, least offpeak.Micro
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("export payouts: no account has %s credits or more available: %w", least, offpeak.ErrConflict)
+		return nil, &nothingError{least}
 	}
 	return out, nil
 }
+
+// nothingError says that nobody has as much as a payout is to be.
+type nothingError struct{ least offpeak.MicroCredits }
+
+func (e *nothingError) Error() string {
+	return fmt.Sprintf("export payouts: no account has %s credits or more available", e.least)
+}
+
+func (*nothingError) Unwrap() error { return offpeak.ErrConflict }
