@@ -9,8 +9,10 @@ func (f *Fleet) CheckIndex() error {
 			continue
 		}
 		seen := 0
-		for i, g := range v.list {
-			if g.index != i || v.groups[g.key] != g || len(g.blocks) != len(g.sums) || len(g.blocks) == 0 {
+		for i := range v.heads {
+			h := &v.heads[i]
+			g := h.group
+			if h.order != g.sums[0].order || h.price != g.sums[0].price || g.index != i || v.groups[g.key] != g || len(g.blocks) != len(g.sums) || len(g.blocks) == 0 {
 				return fmt.Errorf("group %d of view %d is not where it is", i, v.order)
 			}
 			var last row
