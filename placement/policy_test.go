@@ -63,7 +63,7 @@ func TestCPUJobsSpareIdleGPUs(t *testing.T) {
 		if !ok || c.Node != want {
 			t.Fatalf("chose %q, want %q", c.Node, want)
 		}
-		f.SetAvailability(want, offpeak.NodeInUse)
+		f.SetAvailability(want, offpeak.NodeInUse, "")
 	}
 }
 
