@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -70,6 +71,9 @@ func (h *Hub) Cancel(ctx context.Context, op store.Op, account offpeak.AccountID
 	ctx, done := h.settling(ctx)
 	defer done()
 	c, err := h.env.Store.Cancel(ctx, op, account, job, "")
+	if errors.Is(err, offpeak.ErrNotFound) && h.written(ctx, job) == nil {
+		c, err = h.env.Store.Cancel(ctx, op, account, job, "")
+	}
 	if err != nil {
 		return offpeak.Job{}, h.failed(err)
 	}

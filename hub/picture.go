@@ -43,6 +43,9 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 		}
 		if id := changes[i].Job.ID; id != "" {
 			h.bells.Ring(string(id))
+			if c := &changes[i]; c.Job.Group != string(id) {
+				h.bells.Ring(c.Job.Group)
+			}
 		}
 	}
 	h.wrote()
@@ -66,6 +69,7 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 		if l.State.Terminal() {
 			h.live.drop(l.ID)
 			h.queue.unparkAccount(l.Account)
+			h.queue.memberEnded(offpeak.GroupID(c.Job.Group))
 		} else {
 			h.live.track(l, c.Job.Spec.Limits, now)
 			h.live.stakes(l, &c.Job.Spec.Requirements, c.Job.OutbidAt)
@@ -300,6 +304,7 @@ func (h *Hub) audit(ctx context.Context) error {
 			h.mu.Lock()
 			const old = 5 * time.Minute // events that take longer tell of a day gone wrong
 			maps.DeleteFunc(h.over, func(_ offpeak.LeaseID, at time.Time) bool { return h.env.Now().Sub(at) > old })
+			h.queue.tryTurns()
 			h.queue.unpark(func(c *class) bool { return c.lacks != "" })
 			h.mu.Unlock()
 			h.wake()
