@@ -66,6 +66,17 @@ func (h *Hub) submitGroup(ctx context.Context, op store.Op, n store.NewGroup) (o
 	if f.Left > 0 {
 		h.tend()
 	}
+	if len(f.Queued) == 0 {
+		// It was submitted before, perhaps without an answer that reached this hub.
+		again := following{}
+		for index := range f.Group.Array.Indexes.Part(0, f.Group.Members-f.Left).All() {
+			again.queued = append(again.queued, f.Group.ID.Member(index))
+		}
+		if err := h.followQueued(ctx, &again); err != nil {
+			h.doubt.Store(true)
+		}
+		h.wake()
+	}
 	return f.Group, nil
 }
 

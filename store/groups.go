@@ -15,8 +15,9 @@ type Groups interface {
 	// one small transaction. The spec and the array are valid. It returns what Submit
 	// returns: ErrQuota where not all members fit into the account's quota. With
 	// RetryOf it repeats members of another group, whose checkpoints become those of
-	// the new ones: all of them (ErrConflict while one is open), or those that have
-	// failed by now (ErrConflict: none has); Spec and Array are that group's.
+	// the new ones: all of them or those of Only (ErrConflict while one is open), or
+	// those that have failed by now (ErrConflict: none has); Spec and Array are that
+	// group's.
 	SubmitGroup(ctx context.Context, op Op, g NewGroup) (Filled, error)
 	// FillGroup writes the rows of at most limit further members.
 	FillGroup(ctx context.Context, id offpeak.GroupID, limit int) (Filled, error)
@@ -43,9 +44,10 @@ type NewGroup struct {
 	Spec    offpeak.Spec
 	Array   offpeak.Array
 	// RetryOf is the group of the same account of which this one repeats members,
-	// Failed only those that failed.
+	// Failed only those that failed, Only only those.
 	RetryOf offpeak.GroupID
 	Failed  bool
+	Only    offpeak.Indexes
 }
 
 // Filled is a group some of whose members were just written.

@@ -13,7 +13,7 @@ import (
 
 // membersAtOnce is how many members are written with their group: what a
 // transaction does without holding others up.
-const membersAtOnce = 256
+const membersAtOnce = 64
 
 // SubmitGroup stores a group and the first of its members.
 func (s *Store) SubmitGroup(ctx context.Context, op store.Op, n store.NewGroup) (store.Filled, error) {
@@ -101,10 +101,16 @@ func (s *Store) repeatedArray(t *verb, g *jobGroup, n store.NewGroup) (offpeak.S
 	g.Array, g.spec, g.size = old.Array, old.spec, old.size
 	var again []int
 	open := old.members - old.written
+	if len(n.Only) > 0 {
+		open = 0 // who has no row is not repeated, and found missing
+	}
 	if err := t.each(`SELECT idx, state FROM jobs WHERE grp <> id AND grp = $1 ORDER BY idx`, []any{string(old.id)}, func(r Rows) error {
 		var index int
 		var state offpeak.JobState
 		err := r.Scan(&index, &state)
+		if _, asked := n.Only.Place(index); len(n.Only) > 0 && !asked {
+			return err
+		}
 		if !state.Terminal() {
 			open++
 		}
@@ -118,6 +124,8 @@ func (s *Store) repeatedArray(t *verb, g *jobGroup, n store.NewGroup) (offpeak.S
 	switch {
 	case n.Failed && len(again) == 0:
 		return offpeak.Spec{}, fmt.Errorf("none of its members has failed: %w", offpeak.ErrConflict)
+	case len(again) < n.Only.Len():
+		return offpeak.Spec{}, offpeak.ErrNotFound
 	case !n.Failed && open > 0:
 		return offpeak.Spec{}, fmt.Errorf("%d of its members have not ended: %w", open, offpeak.ErrConflict)
 	}

@@ -111,6 +111,15 @@ func groups(t *testing.T, g *grid) {
 	}
 	_, err = g.SubmitGroup(ctx, g.op(), store.NewGroup{ID: g.groupID(), Account: g.account, RetryOf: again.Group.ID, Failed: true})
 	refused(t, "retry of the failed where none has", err, offpeak.ErrConflict)
+	one := g.submitGroup(store.NewGroup{RetryOf: id, Only: indexes(t, "3")})
+	if j := g.job(one.Group.ID.Member(3)); one.Group.Members != 1 || j.RetryOf != id.Member(3) || j.State != offpeak.JobQueued {
+		t.Errorf("retry of one = %+v, %+v", one.Group, j)
+	}
+	for only, want := range map[string]error{"3,10": offpeak.ErrConflict, "4": offpeak.ErrNotFound} {
+		_, err = g.SubmitGroup(ctx, g.op(), store.NewGroup{ID: g.groupID(), Account: g.account, RetryOf: id, Only: indexes(t, only)})
+		refused(t, "retry of "+only, err, want)
+	}
+	g.run(one.Group.ID.Member(3), n.ID, offpeak.EndCompleted)
 	// Lists: by group, alone, and of groups.
 	alone := g.submit(spec())
 	ids := func(f store.JobFilter) (out []offpeak.JobID) {
@@ -131,7 +140,7 @@ func groups(t *testing.T, g *grid) {
 		t.Errorf("Jobs alone = %v", got)
 	}
 	list, next, err := g.Groups(ctx, store.GroupFilter{Account: g.account}, store.Page{Limit: 1})
-	if err != nil || len(list) != 1 || list[0].ID != again.Group.ID || next == "" {
+	if err != nil || len(list) != 1 || list[0].ID != one.Group.ID || next == "" {
 		t.Errorf("Groups = %+v, %q, %v", list, next, err)
 	}
 	list, next, err = g.Groups(ctx, store.GroupFilter{States: []offpeak.JobState{offpeak.JobFailed}}, store.Page{Limit: 10})
@@ -217,7 +226,7 @@ func groupsFill(t *testing.T, g *grid) {
 	_, err = g.SubmitGroup(ctx, g.op(), store.NewGroup{ID: g.groupID(), Account: g.account, Spec: spec(), Array: offpeak.Array{Indexes: indexes(t, "0-50")}})
 	refused(t, "SubmitGroup over the quota, rows that are not written counted", err, offpeak.ErrQuota)
 	more, err := g.FillGroup(ctx, id, 100)
-	if err != nil || len(more.Queued) != 100 || more.Left != f.Left-100 || more.Queued[0].Job != id.Member(256) {
+	if err != nil || len(more.Queued) != 100 || more.Left != f.Left-100 || more.Queued[0].Job != id.Member(len(f.Queued)) {
 		t.Fatalf("FillGroup = %d queued, %d left, %v", len(more.Queued), more.Left, err)
 	}
 	// Who cancels the whole cancels what has no row yet.

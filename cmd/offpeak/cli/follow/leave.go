@@ -96,7 +96,7 @@ func (l Leave) obey(ctx context.Context, signals <-chan os.Signal, leave context
 				fmt.Fprint(l.Env.Stderr, "\noffpeak: d leaves the "+l.What+" running, c cancels it, Enter goes on: ")
 				go l.answer(ctx, answers)
 			default:
-				l.Note("the "+l.What+" goes on; interrupt again to cancel it")
+				l.Note("the " + l.What + " goes on; interrupt again to cancel it")
 			}
 		case a := <-answers:
 			if !asking {

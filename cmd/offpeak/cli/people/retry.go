@@ -25,7 +25,7 @@ that have failed by now, as a new array whose members have the same indexes.
 ` + groupHelp,
 		Example: `  offpeak retry -
   offpeak retry --failed group_01jd8zk3x9f0wr4c2m7qv50000`,
-		Args:    cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if c.output == "table" {
 				c.output = "name"
