@@ -150,10 +150,13 @@ func (h *Hub) WaitGroup(ctx context.Context, account offpeak.AccountID, id offpe
 
 // written has the row of a member written that has none yet: what changes a job
 // needs one.
-func (h *Hub) written(ctx context.Context, job offpeak.JobID) error {
+func (h *Hub) written(ctx context.Context, account offpeak.AccountID, job offpeak.JobID) error {
 	id, index, ok := job.Member()
 	if !ok {
 		return nil
+	}
+	if _, err := h.env.Store.Job(ctx, account, job); err != nil {
+		return err
 	}
 	for left := true; left; {
 		f, err := h.fill(ctx, id)
