@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -36,7 +37,7 @@ func TestInferInParts(t *testing.T) {
 	python3 := func(in string, env []string, args ...string) string {
 		t.Helper()
 		c := exec.Command(python, append([]string{script}, args...)...)
-		c.Dir, c.Env = in, append(env, "PATH=/usr/bin:/bin", "OMP_NUM_THREADS=1")
+		c.Dir, c.Env = in, slices.Concat(env, []string{"PATH=/usr/bin:/bin", "OMP_NUM_THREADS=1"})
 		out, err := c.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, out)

@@ -246,7 +246,7 @@ func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 		}
 		h.fleet.Release(a.claim.Node, a.claim.Lease)
 		h.freed[a.claim.Node] = struct{}{}
-		if it := h.queue.add(a.item.queued(), asks, h.env.Now()); !it.paused && a.funded == h.funded && !(errors.Is(err, store.ErrAtOnce) && it.class.mayGo()) {
+		if it := h.queue.add(a.item.queued(), asks, h.env.Now()); !it.paused && a.funded == h.funded && (!errors.Is(err, store.ErrAtOnce) || !it.class.mayGo()) {
 			h.queue.park(it.class, err)
 		}
 		return

@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -428,13 +427,13 @@ func (l *lines) write(index int, rec wire.LogRecord) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := part{index, rec.Stream}
-	data := append(l.rest[at], rec.Data...)
+	data := slices.Concat(l.rest[at], rec.Data)
 	end := bytes.LastIndexByte(data, '\n') + 1
 	// A line without end is cut where it would have to be kept for ever.
 	if len(data)-end > longest {
 		end = len(data)
 	}
-	l.rest[at] = bytes.Clone(data[end:])
+	l.rest[at] = data[end:]
 	return l.put(at, data[:end])
 }
 
@@ -449,7 +448,7 @@ func (l *lines) put(at part, data []byte) error {
 	if data[len(data)-1] != '\n' {
 		out.WriteByte('\n')
 	}
-	var to io.Writer = l.sink.Stdout
+	to := l.sink.Stdout
 	if at.stream == "stderr" {
 		to = l.sink.Stderr
 	}
