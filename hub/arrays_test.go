@@ -115,6 +115,76 @@ func TestArrayRunsAtMost(t *testing.T) {
 	})
 }
 
+// The limit holds over a restart of the hub, which knows nothing of who runs, and a
+// member that is lost with its node leaves its turn to another.
+func TestArrayTurnsOverRestartAndLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGrid(t, hub.Config{Timeout: time.Minute})
+		a, b := g.joinWith("a", 1000), g.joinWith("b", 4000)
+		id := g.submitArray(small(), offpeak.Array{Indexes: upTo(8), AtOnce: 2}).ID
+		synctest.Wait()
+		begin := func(n *agent) (held []offpeak.LeaseID) {
+			t.Helper()
+			for _, d := range n.holds() {
+				if d.State == offpeak.LeaseOffered {
+					n.accept(d)
+					n.run(d)
+				}
+				held = append(held, d.Lease)
+			}
+			return held
+		}
+		live := func() int {
+			c := g.group(id).Counts
+			return c[offpeak.JobLeased] + c[offpeak.JobRunning]
+		}
+		onA, onB := begin(a), begin(b)
+		if len(onA) != 1 || len(onB) != 1 {
+			t.Fatalf("%d and %d members run, want one on each node", len(onA), len(onB))
+		}
+		g.stop()
+		g.start()
+		for range 20 {
+			synctest.Wait()
+			if n := live(); n != 2 {
+				t.Fatalf("after the restart %d members hold leases", n)
+			}
+			a.beat(onA...)
+			b.beat(onB...)
+			time.Sleep(time.Second)
+		}
+		for range 300 { // a is silent from here on
+			b.beat(begin(b)...)
+			if n := live(); n > 2 {
+				t.Fatalf("%d members hold leases", n)
+			}
+			if len(b.holds()) == 2 {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		if n := len(b.holds()); n != 2 {
+			t.Fatalf("%d members are on b after a was lost", n)
+		}
+		for range 8 {
+			for _, d := range b.holds() {
+				begin(b)
+				b.end(d, offpeak.EndCompleted)
+				synctest.Wait()
+				if n := live(); n > 2 {
+					t.Fatalf("%d members hold leases", n)
+				}
+			}
+			b.beat(begin(b)...)
+		}
+		if got := g.group(id); got.State != offpeak.JobSucceeded {
+			t.Errorf("Group = %s %v", got.State, got.Counts)
+		}
+		g.sound()
+		g.stop()
+	})
+}
+
 // A large array is accepted before all of it is written. What is left a hub writes
 // that starts, and a member without a row is a job like others.
 func TestArrayIsWrittenWhole(t *testing.T) {
