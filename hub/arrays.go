@@ -20,7 +20,7 @@ const (
 	// unfinished.
 	tendEvery = 5 * time.Second
 	// countEvery is the shortest time between two counts of a group that is waited for.
-	countEvery = 100 * time.Millisecond
+	countEvery = 250 * time.Millisecond
 )
 
 // SubmitGroup validates, stores and queues an array. It returns once the group is

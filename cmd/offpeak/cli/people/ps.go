@@ -205,7 +205,7 @@ func (c *client) watch(ctx context.Context, prefix string, show func() error) er
 	ended := make(chan error, 1)
 	go func() {
 		ended <- c.hub.Events(ctx, "", "", kick, func(e offpeak.Event) error {
-			if strings.HasPrefix(e.Type, prefix) || strings.HasPrefix(e.Type, "lease.") {
+			if strings.HasPrefix(e.Type, prefix) || strings.HasPrefix(e.Type, "lease.") || strings.HasPrefix(e.Type, "group.") {
 				kick()
 			}
 			return nil
