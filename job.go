@@ -136,7 +136,9 @@ type Job struct {
 	// a group that bears its id.
 	Group string `json:"group,omitempty"`
 	Index int    `json:"index"`
-	Spec  Spec   `json:"spec"`
+	// Params are the values that a sweep gives this member.
+	Params map[string]string `json:"params,omitempty"`
+	Spec   Spec              `json:"spec"`
 	// State is set by the store only, guarded by the state it moves from.
 	State JobState `json:"state"`
 	// Attempt is the newest attempt, 0 before the first claim. Set by the claim.

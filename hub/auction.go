@@ -230,7 +230,7 @@ type winner struct {
 func (h *Hub) displacements(now time.Time) (won []winner) {
 	var classes []*class
 	for c := range h.queue.parked {
-		if c.asks.MaxPrice != nil && c.lacks == "" && len(c.items) > 0 {
+		if c.asks.MaxPrice != nil && c.lacks == "" && len(c.items) > 0 && c.mayGo() {
 			classes = append(classes, c)
 		}
 	}

@@ -24,6 +24,8 @@ const claimPace = 10 * time.Millisecond
 type attempt struct {
 	item  *item
 	claim store.Claim
+	// ends is what the item's class had when it was matched.
+	ends int
 	// funded is what picture.funded was when it was matched.
 	funded int64
 }
@@ -151,6 +153,10 @@ func (h *Hub) first() (*item, placement.Candidate) {
 		clear(h.freed)
 	}
 	for it := h.queue.first(); it != nil; it = h.queue.first() {
+		if !it.class.mayGo() {
+			h.queue.park(it.class, store.ErrAtOnce)
+			continue
+		}
 		if best, ok := h.fleet.Best(it.placement()); ok {
 			return it, best
 		}
@@ -160,7 +166,7 @@ func (h *Hub) first() (*item, placement.Candidate) {
 }
 
 func (h *Hub) attempt(it *item, best placement.Candidate, lease offpeak.LeaseID) attempt {
-	return attempt{funded: h.funded, item: it, claim: store.Claim{
+	return attempt{funded: h.funded, ends: it.class.went(), item: it, claim: store.Claim{
 		Job: it.job, Attempt: it.attempt + 1, Node: best.Node, Lease: lease,
 		Resources: best.Resources, Price: h.trade.Charged(best.Price, it.class.asks), OfferFor: h.cfg.Offer,
 		Placement: record(best),
@@ -218,6 +224,7 @@ func (h *Hub) claimed(ctx context.Context, batch []attempt, results []store.Clai
 			} else {
 				h.fleet.Confirm(a.claim.Node, a.claim.Lease)
 			}
+			a.item.class.left(r.Room, a.ends)
 			h.mu.Unlock()
 			h.metrics.claims.Inc()
 			changes = append(changes, r.Change)
@@ -235,12 +242,15 @@ func (h *Hub) claimed(ctx context.Context, batch []attempt, results []store.Clai
 // job matched again if it is still queued.
 func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 	asks := a.item.class.key.asks
-	if errors.Is(err, offpeak.ErrQuota) || errors.Is(err, offpeak.ErrFunds) {
+	if errors.Is(err, offpeak.ErrQuota) || errors.Is(err, offpeak.ErrFunds) || errors.Is(err, store.ErrAtOnce) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
+		if a.item.class.back(); errors.Is(err, store.ErrAtOnce) {
+			a.item.class.left(0, a.ends)
+		}
 		h.fleet.Release(a.claim.Node, a.claim.Lease)
 		h.freed[a.claim.Node] = struct{}{}
-		if it := h.queue.add(a.item.queued(), asks, h.env.Now()); !it.paused && a.funded == h.funded {
+		if it := h.queue.add(a.item.queued(), asks, h.env.Now()); !it.paused && a.funded == h.funded && (!errors.Is(err, store.ErrAtOnce) || !it.class.mayGo()) {
 			h.queue.park(it.class, err)
 		}
 		return
@@ -251,6 +261,7 @@ func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 	if errors.Is(err, store.ErrInHand) && a.item.lost < oftenEnough {
 		h.mu.Lock()
 		defer h.mu.Unlock()
+		a.item.class.back()
 		h.fleet.Release(a.claim.Node, a.claim.Lease)
 		h.freed[a.claim.Node] = struct{}{}
 		h.queue.repause(a.item.queued(), asks, bump(a.item.lost), h.env.Now())
@@ -259,6 +270,7 @@ func (h *Hub) lost(ctx context.Context, a attempt, err error) {
 	q, again := h.requeued(ctx, a.item)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	a.item.class.back()
 	h.fleet.Release(a.claim.Node, a.claim.Lease)
 	h.stale[a.claim.Node] = struct{}{}
 	if again {
@@ -281,7 +293,8 @@ func (h *Hub) requeued(ctx context.Context, it *item) (store.Queued, bool) {
 		return store.Queued{}, false
 	}
 	q := queued(&j)
-	q.Avoid = it.avoid
+	was := it.queued()
+	q.Avoid, q.Group, q.AtOnce = it.avoid, was.Group, was.AtOnce
 	return q, true
 }
 
@@ -296,6 +309,7 @@ func (h *Hub) unclaimed(ctx context.Context, batch []attempt, err error) {
 	now := h.env.Now()
 	h.mu.Lock()
 	for _, a := range batch {
+		a.item.class.back()
 		h.fleet.Release(a.claim.Node, a.claim.Lease)
 		h.stale[a.claim.Node] = struct{}{}
 		q := a.item.queued()

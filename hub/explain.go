@@ -38,7 +38,7 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		ask.Avoid = it.avoid
 		out.Ahead = h.queue.ahead(it)
 		if h.queue.isParked(it.class) {
-			parked = class{lacks: it.class.lacks, funds: it.class.funds}
+			parked = class{lacks: it.class.lacks, funds: it.class.funds, turns: it.class.turns}
 		}
 	}
 	nodes := h.fleet.Len()
@@ -79,6 +79,10 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 			return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 		}
 		out.Summary = unpaid(&parked, has)
+		return out, nil
+	}
+	if parked.lacks == lackTurn {
+		out.Summary = fmt.Sprintf("It goes when another ends: as many members of its array run as may at once (%d, from --array or --at-once).", parked.turns.most)
 		return out, nil
 	}
 	out.Summary = h.waiting(&j, &e, nodes, out.Ahead, parked.lacks == lackLeases)

@@ -43,6 +43,7 @@ func (h *Hub) follow(ctx context.Context, events []offpeak.Event) error {
 		}
 		if e.Job != "" {
 			h.bells.Ring(string(e.Job))
+			h.memberBell(e.Job)
 		}
 		if e.Lease != "" {
 			h.bells.Ring(string(e.Lease))
@@ -64,7 +65,11 @@ type following struct {
 func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 	switch e.Type {
 	case "job.queued":
+		h.queue.endedElsewhere(e)
 		f.queued = append(f.queued, e.Job)
+		return
+	case "group.queued":
+		f.queued = append(f.queued, members(e)...)
 		return
 	case "lease.offered":
 		var d struct {
@@ -93,6 +98,7 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 	object, state, _ := strings.Cut(e.Type, ".")
 	switch object {
 	case "job":
+		h.queue.endedElsewhere(e)
 		f.queued = slices.DeleteFunc(f.queued, func(id offpeak.JobID) bool { return id == e.Job })
 		if it := h.queue.items[e.Job]; offpeak.JobState(state).Terminal() || it != nil && it.attempt < e.Attempt {
 			h.queue.remove(e.Job)

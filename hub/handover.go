@@ -68,6 +68,7 @@ func (h *Hub) handedOver(ctx context.Context, from offpeak.LeaseID, a attempt, t
 	// The report was refused or is a repeated one: nothing was claimed.
 	if q, again := h.requeued(ctx, a.item); again {
 		h.mu.Lock()
+		a.item.class.back()
 		h.queue.repause(q, a.item.class.key.asks, a.item.lost, h.env.Now())
 		h.mu.Unlock()
 		h.wake()

@@ -193,6 +193,8 @@ type Hub struct {
 	picture
 	// wakeup holds a token when there may be something to match.
 	wakeup chan struct{}
+	// untended holds a token when there may be groups with work left.
+	untended chan struct{}
 	// doubt says that the outcome of a write is unknown: the picture and the
 	// store may differ.
 	doubt atomic.Bool
@@ -233,7 +235,7 @@ func New(cfg Config, env Env) *Hub {
 			freed: make(map[offpeak.NodeID]struct{}), stale: make(map[offpeak.NodeID]struct{}),
 			over: make(map[offpeak.LeaseID]time.Time), trials: make(map[offpeak.NodeID]*trial), prizes: make(map[offpeak.LeaseID]prize),
 		},
-		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
+		wakeup: make(chan struct{}, 1), untended: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},
 		circle:  newCircle(offpeak.Hub{ID: env.ID, Addresses: cfg.Hubs, Version: cfg.Version, Fingerprint: cfg.Fingerprint, Blobs: cfg.Blobs, BlobsAt: cfg.BlobsAt, StartedAt: env.Now().UTC()}),
 	}
@@ -281,7 +283,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		return done(ctx, fmt.Errorf("grant amnesty: %w", err))
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	loops := []func(context.Context) error{h.loadQueue, h.keep, h.monitor, h.flush, h.audit, h.tailEvents, h.attend, h.tellOthers, h.listen, h.access.Run, h.data.Run, h.trade.Run}
+	loops := []func(context.Context) error{h.loadQueue, h.keep, h.monitor, h.flush, h.audit, h.tailEvents, h.attend, h.tellOthers, h.listen, h.access.Run, h.data.Run, h.trade.Run, h.tendGroups}
 	for range h.cfg.Workers {
 		loops = append(loops, h.dispatch)
 	}

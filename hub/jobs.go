@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -62,6 +63,15 @@ func (h *Hub) Retry(ctx context.Context, op store.Op, account offpeak.AccountID,
 	if !j.State.Terminal() {
 		return offpeak.Job{}, fmt.Errorf("retry job %s: it is %s and has not ended: %w", job, j.State, offpeak.ErrConflict)
 	}
+	if j.Group != string(j.ID) {
+		// Without its array it would find neither index nor parameters.
+		only := offpeak.Indexes{{First: j.Index, Last: j.Index}}
+		g, err := h.submitGroup(ctx, op, store.NewGroup{Account: j.Account, RetryOf: offpeak.GroupID(j.Group), Only: only})
+		if err != nil {
+			return offpeak.Job{}, err
+		}
+		return h.env.Store.Job(ctx, account, g.ID.Member(j.Index))
+	}
 	return h.submit(ctx, op, j.Account, j.Spec, job)
 }
 
@@ -70,6 +80,9 @@ func (h *Hub) Cancel(ctx context.Context, op store.Op, account offpeak.AccountID
 	ctx, done := h.settling(ctx)
 	defer done()
 	c, err := h.env.Store.Cancel(ctx, op, account, job, "")
+	if errors.Is(err, offpeak.ErrNotFound) && h.written(ctx, account, job) == nil {
+		c, err = h.env.Store.Cancel(ctx, op, account, job, "")
+	}
 	if err != nil {
 		return offpeak.Job{}, h.failed(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -130,8 +131,15 @@ func desired(l *offpeak.Lease) wire.Desired {
 }
 
 func work(a *store.Assignment) *wire.Work {
+	task := a.Spec.Task
+	if a.Member != nil {
+		// The spec's map is shared by all members.
+		task.Env = make(map[string]string, len(a.Spec.Task.Env)+len(a.Member))
+		maps.Copy(task.Env, a.Spec.Task.Env)
+		maps.Copy(task.Env, a.Member)
+	}
 	return &wire.Work{
-		JobName: a.Spec.Name, Account: a.Lease.Account, Task: a.Spec.Task, Limits: a.Spec.Limits,
+		JobName: a.Spec.Name, Account: a.Lease.Account, Task: task, Limits: a.Spec.Limits,
 		Resources: a.Lease.Resources, Checkpoints: a.Checkpoints,
 	}
 }

@@ -47,6 +47,9 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 		}
 		if id := changes[i].Job.ID; id != "" {
 			h.bells.Ring(string(id))
+			if c := &changes[i]; c.Job.Group != string(id) {
+				h.bells.Ring(c.Job.Group)
+			}
 		}
 	}
 	h.wrote()
@@ -71,6 +74,7 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 			h.blame(l.Node, l.ID, l.Reason, now)
 			h.live.drop(l.ID)
 			h.queue.unparkAccount(l.Account)
+			h.queue.memberEnded(offpeak.GroupID(c.Job.Group))
 		} else {
 			h.live.track(l, c.Job.Spec.Limits, now)
 			h.live.stakes(l, &c.Job.Spec.Requirements, c.Job.OutbidAt)
@@ -306,6 +310,7 @@ func (h *Hub) audit(ctx context.Context) error {
 			h.mu.Lock()
 			const old = 5 * time.Minute // events that take longer tell of a day gone wrong
 			maps.DeleteFunc(h.over, func(_ offpeak.LeaseID, at time.Time) bool { return h.env.Now().Sub(at) > old })
+			h.queue.tryTurns()
 			h.queue.unpark(func(c *class) bool { return c.lacks != "" })
 			h.mu.Unlock()
 			h.wake()

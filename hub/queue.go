@@ -23,6 +23,8 @@ type queue struct {
 	ready   classHeap
 	paused  pauseHeap
 	parked  map[*class]struct{}
+	// limited are arrays of which only some members may go at once.
+	limited map[offpeak.GroupID]*turns
 	// taken notes who leaves while the store's queue is read, nil otherwise:
 	// what was read of them is old. Nothing is matched meanwhile.
 	taken map[offpeak.JobID]struct{}
@@ -36,6 +38,8 @@ type classKey struct {
 	account offpeak.AccountID
 	driver  string
 	asks    string
+	// group is set where an array has a limit of its own; "" of all others.
+	group offpeak.GroupID
 }
 
 type class struct {
@@ -51,6 +55,8 @@ type class struct {
 	// node. funds is what was missing where that is funds.
 	lacks lack
 	funds *ledger.FundsError
+	// turns is the limit of the array whose members these are; nil for none.
+	turns *turns
 }
 
 // lack is what an account has too little of for its jobs.
@@ -61,6 +67,8 @@ const (
 	lackLeases lack = "leases"
 	// lackFunds: its balance, or the job's budget, does not cover the first interval.
 	lackFunds lack = "funds"
+	// lackTurn: as many members of its array hold leases as may at once.
+	lackTurn lack = "turn"
 )
 
 // item is one queued job in as few bytes as matching needs.
@@ -84,6 +92,7 @@ func newQueue(effective func(offpeak.Requirements) offpeak.Requirements) queue {
 		items:     make(map[offpeak.JobID]*item),
 		classes:   make(map[classKey]*class),
 		parked:    make(map[*class]struct{}),
+		limited:   make(map[offpeak.GroupID]*turns),
 	}
 }
 
@@ -125,7 +134,7 @@ func (q *queue) add(in store.Queued, asks string, now time.Time) *item {
 		}
 		q.remove(in.Job)
 	}
-	key := classKey{in.Account, in.Driver, asks}
+	key := classKey{in.Account, in.Driver, asks, in.Group}
 	c := q.classes[key]
 	if c == nil {
 		// The key is kept as long as the class: the id's bytes are shared by all
@@ -136,6 +145,7 @@ func (q *queue) add(in store.Queued, asks string, now time.Time) *item {
 			fits := q.effective(r)
 			c.fits = &fits
 		}
+		q.takeTurns(c, in.AtOnce)
 		q.classes[key] = c
 	}
 	it := &item{
@@ -249,6 +259,8 @@ func (q *queue) park(c *class, why error) {
 		case errors.Is(why, offpeak.ErrFunds):
 			c.lacks = lackFunds
 			c.funds, _ = errors.AsType[*ledger.FundsError](why)
+		case errors.Is(why, store.ErrAtOnce):
+			c.lacks = lackTurn
 		case why != nil:
 			c.lacks = lackLeases
 		}
@@ -313,7 +325,10 @@ func (it *item) queued() store.Queued {
 	q := store.Queued{
 		Job: it.job, Account: it.class.key.account, Attempt: it.attempt, Priority: int(it.priority),
 		Submitted: time.UnixMicro(it.since), Driver: it.class.key.driver,
-		Requirements: it.class.asks, Avoid: it.avoid,
+		Requirements: it.class.asks, Avoid: it.avoid, Group: it.class.key.group,
+	}
+	if it.class.turns != nil {
+		q.AtOnce = it.class.turns.most
 	}
 	if it.until != 0 {
 		q.NotBefore = time.UnixMicro(it.until)

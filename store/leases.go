@@ -18,7 +18,7 @@ type Leases interface {
 	// available, and that it has the resources free, by a guarded update under a
 	// CHECK; then writes the lease as offered, expiring OfferFor from now, moves
 	// the job to leased and raises the node's revision. ErrQuota: the account
-	// has its quota of live leases.
+	// has its quota of live leases. ErrAtOnce: so have the members of its array.
 	Claim(ctx context.Context, claims []Claim) ([]Claimed, error)
 	// Assignments returns what a node should hold: its live leases with what an
 	// agent needs to run them, and the node's revision that this belongs to.
@@ -119,6 +119,9 @@ type Claim struct {
 type Claimed struct {
 	Change
 	Err error
+	// Room is how many more members of the job's array may be claimed now, where the
+	// array has a limit; 0 with ErrAtOnce.
+	Room int
 }
 
 // ErrInHand refuses a claim whose job or node somebody else changes at the moment:
@@ -134,6 +137,8 @@ type Assignment struct {
 	// Taken says that the lease was made as Claim.Taken says, for the agent that
 	// the node has now, which has not spoken of it yet.
 	Taken bool
+	// Member is what a member of an array finds in its environment; nil of others.
+	Member map[string]string
 	// Left is how long an offer still lived when this was read; 0 of other leases.
 	Left time.Duration
 }

@@ -39,6 +39,7 @@ import (
 // Store is everything the hub keeps.
 type Store interface {
 	Jobs
+	Groups
 	Leases
 	Nodes
 	Accounts
@@ -114,6 +115,9 @@ type JobFilter struct {
 	Node    offpeak.NodeID
 	Name    string
 	Label   map[string]string
+	// Group: only its members. Alone: only jobs that are members of none.
+	Group offpeak.GroupID
+	Alone bool
 }
 
 // Queued is what matching needs of a queued job, and no more.
@@ -130,6 +134,10 @@ type Queued struct {
 	// Avoid are nodes on which an attempt ended by the user's or the node's
 	// fault or by interruption, the newest last, at most 8.
 	Avoid []offpeak.NodeID
+	// Group is the array that it is a member of, if at most AtOnce of that may hold
+	// leases at once; "" where there is no such limit.
+	Group  offpeak.GroupID
+	AtOnce int
 }
 
 // Change is what a verb did to one job: what a hub needs to keep its picture

@@ -103,7 +103,9 @@ def main():
 
     accuracy = model.score(test_x, test_y)
     args.outputs.mkdir(parents=True, exist_ok=True)
-    weights = {"hidden": model.coefs_[0].tolist(), "output": model.coefs_[1].tolist()}
+    # As the module writes them: a row for each unit, its weights and its bias.
+    rows = [np.vstack([w, b]).T.ravel().tolist() for w, b in zip(model.coefs_, model.intercepts_)]
+    weights = {"hidden": rows[0], "output": rows[1]}
     (args.outputs / "model.json").write_text(json.dumps(weights))
     metrics = {"test_accuracy": accuracy, "steps": args.steps, "train_images": len(x), "test_images": len(test_x)}
     (args.outputs / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")

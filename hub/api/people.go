@@ -69,6 +69,7 @@ type jobsQuery struct {
 	State []string       `query:"state,explode" doc:"only jobs in these states"`
 	Name  string         `query:"name" doc:"only jobs of this name"`
 	Label []string       `query:"label,explode" doc:"only jobs with this label, as name=value"`
+	Group string         `query:"group" maxLength:"128" doc:"only members of this group; none: only jobs that are members of none"`
 	Node  offpeak.NodeID `query:"node" doc:"only jobs whose newest attempt is on this node"`
 }
 
@@ -79,12 +80,18 @@ func (a *api) jobs(ctx context.Context, c *caller, in *jobsQuery) (wire.List[off
 		return empty, err
 	}
 	f := store.JobFilter{Account: account, Name: in.Name, Node: in.Node}
-	for _, s := range in.State {
-		state := offpeak.JobState(s)
-		if !slices.Contains(offpeak.JobStates(), state) {
-			return empty, &offpeak.FieldError{Field: "query.state", Value: s, Rule: fmt.Sprintf("is one of %v", offpeak.JobStates())}
+	switch in.Group {
+	case "":
+	case "none":
+		f.Alone = true
+	default:
+		f.Group = offpeak.GroupID(in.Group)
+		if _, err := a.hub.Store().Group(ctx, c.account, f.Group); err != nil {
+			return empty, fmt.Errorf("group %s: %w", in.Group, err)
 		}
-		f.States = append(f.States, state)
+	}
+	if f.States, err = statesOf(in.State); err != nil {
+		return empty, err
 	}
 	for _, l := range in.Label {
 		k, v, ok := strings.Cut(l, "=")
@@ -99,18 +106,26 @@ func (a *api) jobs(ctx context.Context, c *caller, in *jobsQuery) (wire.List[off
 	return listOf(a.hub.Store().Jobs(ctx, f, in.store()))
 }
 
+func statesOf(texts []string) (out []offpeak.JobState, err error) {
+	for _, s := range texts {
+		state := offpeak.JobState(s)
+		if !slices.Contains(offpeak.JobStates(), state) {
+			return nil, &offpeak.FieldError{Field: "query.state", Value: s, Rule: fmt.Sprintf("is one of %v", offpeak.JobStates())}
+		}
+		out = append(out, state)
+	}
+	return out, nil
+}
+
 type jobQuery struct {
 	JobPath
 	Wait string `query:"wait" doc:"answer when the job has ended, or after this long; at most 1m"`
 }
 
 func (a *api) job(ctx context.Context, c *caller, in *jobQuery) (offpeak.Job, error) {
-	if in.Wait == "" {
-		return a.hub.Store().Job(ctx, c.account, in.Job)
-	}
-	wait, err := time.ParseDuration(in.Wait)
-	if err != nil || wait < 0 {
-		return offpeak.Job{}, &offpeak.FieldError{Field: "query.wait", Value: in.Wait, Rule: "is a length of time, for example 30s"}
+	wait, err := waitOf(in.Wait)
+	if err != nil || wait == 0 {
+		return orElse(err, func() (offpeak.Job, error) { return a.hub.Store().Job(ctx, c.account, in.Job) })
 	}
 	// A hub that shuts down answers waiters with how things stand.
 	ctx, stop := a.untilClosing(ctx)
@@ -120,6 +135,18 @@ func (a *api) job(ctx context.Context, c *caller, in *jobQuery) (offpeak.Job, er
 		return a.hub.Store().Job(context.WithoutCancel(ctx), c.account, in.Job)
 	}
 	return job, err
+}
+
+// waitOf reads how long an answer may wait.
+func waitOf(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	wait, err := time.ParseDuration(text)
+	if err != nil || wait < 0 {
+		return 0, &offpeak.FieldError{Field: "query.wait", Value: text, Rule: "is a length of time, for example 30s"}
+	}
+	return wait, nil
 }
 
 func (a *api) attempts(ctx context.Context, c *caller, in *JobPath) (wire.List[offpeak.Lease], error) {

@@ -29,6 +29,7 @@ func tables() []table {
 		{name: "members", key: "id"},
 		{name: "tokens", key: "id"},
 		{name: "specs", key: "hash"},
+		{name: "job_groups", key: "id"},
 		{name: "jobs", key: "seq", counter: "seq"},
 		{name: "job_labels", key: "key, value, job"},
 		{name: "nodes", key: "id"},

@@ -42,6 +42,10 @@ func (s *Store) assignments(ctx context.Context, ids []offpeak.NodeID) ([]answer
 		if l.State == offpeak.LeaseOffered {
 			a.Left = max(0, l.ExpiresAt.Sub(m.Now))
 		}
+		if l.array != nil {
+			_, index, _ := l.Job.Member()
+			a.Member = offpeak.GroupEnv(l.array.id, index, l.array.size, l.array.Params(index))
+		}
 		h.list = append(h.list, a)
 	}
 	out := make([]answer[holding], len(ids))
@@ -62,6 +66,9 @@ type assigned struct {
 	checkpoints bool
 	work        offpeak.Spec
 	from        []offpeak.Checkpoint
+	// group is the job's, "" of a job of its own; array is what that is.
+	group offpeak.GroupID
+	array *array
 }
 
 // readWork completes leases by specs that were not read lately, which never change, and
@@ -71,7 +78,10 @@ func (s *Store) readWork(ctx context.Context, live []*assigned) error {
 	for _, l := range live {
 		var known bool
 		l.work, known = s.recent(l.spec)
-		if !known || l.checkpoints {
+		if l.group != "" {
+			l.array = s.recentArray(l.group)
+		}
+		if !known || l.checkpoints || l.group != "" && l.array == nil {
 			more = append(more, l)
 		}
 	}
@@ -83,6 +93,11 @@ func (s *Store) readWork(ctx context.Context, live []*assigned) error {
 			var err error
 			if l.work, err = s.spec(t, l.spec); err != nil {
 				return struct{}{}, err
+			}
+			if l.group != "" {
+				if l.array, err = s.arrayOf(t, l.group); err != nil {
+					return struct{}{}, err
+				}
 			}
 			if l.checkpoints {
 				if l.from, err = t.checkpoints(l.Job); err != nil {
@@ -107,10 +122,11 @@ func lookAssignments(ids []offpeak.NodeID, into map[offpeak.NodeID]*holding, liv
 			*kept = h
 		}
 		return err
-	}}, {`SELECT ` + leaseColumns + `, (SELECT spec FROM jobs WHERE jobs.id = leases.job), EXISTS (SELECT 1 FROM checkpoints WHERE checkpoints.job = leases.job)
+	}}, {`SELECT ` + leaseColumns + `, (SELECT spec FROM jobs WHERE jobs.id = leases.job), (SELECT CASE WHEN grp = id THEN '' ELSE grp END FROM jobs WHERE jobs.id = leases.job),
+		EXISTS (SELECT 1 FROM checkpoints WHERE checkpoints.job = leases.job)
 		FROM leases WHERE ` + liveLease + ` AND ` + ofNode + ` ORDER BY offered_at, id`, []any{arg}, func(r Rows) error {
 		l := &assigned{}
 		*live = append(*live, l)
-		return l.scan(r, &l.spec, &l.checkpoints)
+		return l.scan(r, &l.spec, &l.group, &l.checkpoints)
 	}}}
 }

@@ -38,6 +38,10 @@ func invariants() []invariant {
 		{"I2", `SELECT id, 'is ' || state || ' without an end time, or with one before its end' FROM jobs WHERE (ended_at <> 0) <> (state IN ('succeeded', 'failed', 'cancelled'))`},
 		{"I2", `SELECT j.id, 'has attempt ' || j.attempt || ' but ' || count(DISTINCT l.attempt) || ' attempts up to ' || COALESCE(max(l.attempt), 0) FROM jobs j LEFT JOIN leases l ON l.job = j.id
 			GROUP BY j.id, j.attempt HAVING count(DISTINCT l.attempt) <> j.attempt OR COALESCE(max(l.attempt), 0) <> j.attempt`},
+		{"I2", `SELECT g.id, 'has ' || g.members || ' members, ' || g.written || ' were written, and none is to be' FROM job_groups g WHERE g.todo = 0 AND g.written < g.members`},
+		{"I2", `SELECT g.id, 'was cancelled; ' || count(*) || ' members are open' FROM job_groups g JOIN jobs j ON j.grp = g.id WHERE j.grp <> j.id AND g.todo = 0 AND g.cancelled_at <> 0
+			AND j.state IN ('blocked', 'queued', 'leased', 'running') GROUP BY g.id`},
+		{"I2", `SELECT j.id, 'is a member of ' || j.grp || ', which is not there' FROM jobs j WHERE j.grp <> j.id AND NOT EXISTS (SELECT 1 FROM job_groups g WHERE g.id = j.grp)`},
 		{"I3", `SELECT job, 'has ' || count(*) || ' succeeded attempts' FROM leases WHERE state = 'succeeded' GROUP BY job, rank HAVING count(*) > 1`},
 		{"I3", `SELECT l.id, 'succeeded as attempt ' || l.attempt || '; job ' || j.id || ' is ' || j.state || ' with attempt ' || j.attempt FROM leases l JOIN jobs j ON j.id = l.job
 			WHERE l.state = 'succeeded' AND (j.state <> 'succeeded' OR j.attempt <> l.attempt OR j.output <> l.output)`},

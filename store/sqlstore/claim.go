@@ -33,13 +33,13 @@ func (s *Store) claims(t *verb, claims []store.Claim) ([]store.Claimed, error) {
 func (s *Store) claimed(t *verb, c store.Claim) store.Claimed {
 	change, err := s.claim(t, c)
 	if err == nil {
-		return store.Claimed{Change: change}
+		return store.Claimed{Change: change, Room: t.room(t.rows.jobs[c.Job])}
 	}
 	return lostClaim(c, err)
 }
 
 func lostClaim(c store.Claim, err error) store.Claimed {
-	if !errors.Is(err, offpeak.ErrQuota) && !errors.Is(err, offpeak.ErrFunds) {
+	if !errors.Is(err, offpeak.ErrQuota) && !errors.Is(err, offpeak.ErrFunds) && !errors.Is(err, store.ErrAtOnce) {
 		err = fmt.Errorf("%w: %w", offpeak.ErrConflict, err)
 	}
 	return store.Claimed{Err: fmt.Errorf("claim job %s: %w", c.Job, err)}
@@ -73,6 +73,9 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 	if q := t.rows.quotas[j.Account]; q != nil && q.live >= q.most {
 		return store.Change{}, fmt.Errorf("%w: the account has %d of %d live leases", offpeak.ErrQuota, q.live, q.most)
 	}
+	if q := t.membersOf(j); q != nil && q.live >= q.most {
+		return store.Change{}, fmt.Errorf("%w: %d of %d", store.ErrAtOnce, q.live, q.most)
+	}
 	l := s.newLease(t, c, j, n)
 	if l.State == offpeak.LeasePreparing {
 		if err := offpeak.LeaseOffered.To(l.State); err != nil {
@@ -100,6 +103,9 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 		micros(l.ExpiresAt), span(l.grace), span(l.limit), micros(t.now), micros(l.acceptedAt), string(l.acceptedIncarnation), l.acceptedSeq)
 	keep(&t.rows.used, l.ID, true)
 	if q := t.rows.quotas[j.Account]; q != nil {
+		q.live++
+	}
+	if q := t.membersOf(j); q != nil {
 		q.live++
 	}
 	j.State, j.Attempt, j.Lease, j.Node, j.NotBefore = offpeak.JobLeased, c.Attempt, c.Lease, c.Node, nil

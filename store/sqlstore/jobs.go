@@ -110,13 +110,17 @@ func (t *verb) openJobs(accounts []offpeak.AccountID) (map[offpeak.AccountID]*qu
 		return nil, err
 	}
 	where, arg = oneOf("account", bound)
-	return out, t.each(`SELECT account, count(*) FROM jobs WHERE `+openJob+` AND `+where+` GROUP BY account`, []any{arg}, func(r Rows) error {
+	count := func(r Rows) error {
 		var id offpeak.AccountID
 		var live int64
 		err := r.Scan(&id, &live)
-		out[id].live = live
+		out[id].live += live
 		return err
-	})
+	}
+	if err := t.each(`SELECT account, count(*) FROM jobs WHERE `+openJob+` AND `+where+` GROUP BY account`, []any{arg}, count); err != nil {
+		return out, err
+	}
+	return out, t.each(`SELECT account, CAST(sum(members - written) AS BIGINT) FROM job_groups WHERE written < members AND cancelled_at = 0 AND `+where+` GROUP BY account`, []any{arg}, count)
 }
 
 func (s *Store) submit(t *verb, n submission, open map[offpeak.AccountID]*quota) (offpeak.Job, error) {
@@ -206,6 +210,11 @@ func (s *Store) cancel(t *verb, account offpeak.AccountID, id offpeak.JobID, det
 	if err != nil {
 		return store.Change{}, err
 	}
+	return s.cancelLocked(t, j, detail)
+}
+
+// cancelLocked cancels a job that is locked, with its lease's node.
+func (s *Store) cancelLocked(t *verb, j *job, detail string) (store.Change, error) {
 	switch j.State {
 	case offpeak.JobCancelling, offpeak.JobCancelled:
 		return store.Change{Job: j.Job}, nil
@@ -217,7 +226,7 @@ func (s *Store) cancel(t *verb, account offpeak.AccountID, id offpeak.JobID, det
 		}
 		j.State, j.Reason, j.Detail, j.ExitCode, j.Signal, j.NotBefore, j.EndedAt = offpeak.JobCancelled, offpeak.EndCancelled, detail, nil, "", nil, &t.now
 		t.changeJob(j)
-		t.event(offpeak.Event{Type: "job.cancelled", Account: j.Account, Job: id, Attempt: j.Attempt, Reason: offpeak.EndCancelled})
+		t.event(offpeak.Event{Type: "job.cancelled", Account: j.Account, Job: j.ID, Attempt: j.Attempt, Reason: offpeak.EndCancelled})
 		return store.Change{Job: j.Job}, nil
 	}
 	l, err := t.lease(j.Lease)
@@ -232,7 +241,7 @@ func (s *Store) cancel(t *verb, account offpeak.AccountID, id offpeak.JobID, det
 	}
 	j.State, j.Detail = offpeak.JobCancelling, detail
 	t.changeJob(j)
-	t.event(offpeak.Event{Type: "job.cancelling", Account: j.Account, Job: id, Attempt: j.Attempt, Lease: l.ID, Node: l.Node})
+	t.event(offpeak.Event{Type: "job.cancelling", Account: j.Account, Job: j.ID, Attempt: j.Attempt, Lease: l.ID, Node: l.Node})
 	return s.stop(t, l, j, offpeak.EndCancelled)
 }
 
@@ -293,6 +302,12 @@ func (s *Store) Jobs(ctx context.Context, f store.JobFilter, page store.Page) ([
 	if f.Node != "" {
 		q.WriteString(` AND node = ` + arg(string(f.Node)))
 	}
+	if f.Group != "" {
+		q.WriteString(` AND grp <> id AND grp = ` + arg(string(f.Group)))
+	}
+	if f.Alone {
+		q.WriteString(` AND grp = id`)
+	}
 	if f.Name != "" {
 		q.WriteString(` AND name = ` + arg(f.Name))
 	}
@@ -325,6 +340,9 @@ func (s *Store) Jobs(ctx context.Context, f store.JobFilter, page store.Page) ([
 		}
 		for _, j := range out {
 			if j.Spec, err = s.spec(t, j.spec); err != nil {
+				return nil, err
+			}
+			if err := s.joinArray(t, j); err != nil {
 				return nil, err
 			}
 		}
@@ -374,7 +392,11 @@ func plain(list []*lease) []offpeak.Lease {
 // owns returns nil if the table has the id, and of the account ("" any).
 func (t *verb) owns(account offpeak.AccountID, table, id string) error {
 	var owner offpeak.AccountID
-	if err := t.row(`SELECT account FROM `+table+` WHERE id = $1`, []any{id}, &owner); err != nil {
+	err := t.row(`SELECT account FROM `+table+` WHERE id = $1`, []any{id}, &owner)
+	if errors.Is(err, offpeak.ErrNotFound) && table == "jobs" {
+		owner, err = t.ownerOfUnwritten(offpeak.JobID(id))
+	}
+	if err != nil {
 		return err
 	}
 	if account != "" && owner != account {
@@ -406,8 +428,8 @@ func (t *verb) checkpoints(id offpeak.JobID) ([]offpeak.Checkpoint, error) {
 	return out, err
 }
 
-const selectQueued = `SELECT j.id, j.account, j.attempt, j.priority, j.submitted_at, j.not_before, j.avoid, p.driver, p.requirements
-	FROM jobs j JOIN specs p ON p.hash = j.spec WHERE j.state = 'queued'`
+const selectQueued = `SELECT j.id, j.account, j.attempt, j.priority, j.submitted_at, j.not_before, j.avoid, p.driver, p.requirements, COALESCE(g.id, ''), COALESCE(g.at_once, 0)
+	FROM jobs j JOIN specs p ON p.hash = j.spec LEFT JOIN job_groups g ON g.id = j.grp AND j.grp <> j.id AND g.at_once > 0 WHERE j.state = 'queued'`
 
 // queueReader reads queued jobs. A hundred thousand of them have few distinct
 // requirements, accounts and drivers between them, which they share.
@@ -429,9 +451,9 @@ func (r queueReader) intern(w string) string {
 }
 
 func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
-	var account, avoid, driver, requirements string
+	var account, avoid, driver, requirements, group string
 	var submitted, notBefore int64
-	if err := rows.Scan(&q.Job, &account, &q.Attempt, &q.Priority, &submitted, &notBefore, &avoid, &driver, &requirements); err != nil {
+	if err := rows.Scan(&q.Job, &account, &q.Attempt, &q.Priority, &submitted, &notBefore, &avoid, &driver, &requirements, &group, &q.AtOnce); err != nil {
 		return q, err
 	}
 	if q.Requirements = r.requirements[requirements]; q.Requirements == nil {
@@ -442,6 +464,7 @@ func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
 		r.requirements[requirements] = q.Requirements
 	}
 	q.Account, q.Driver = offpeak.AccountID(r.intern(account)), r.intern(driver)
+	q.Group = offpeak.GroupID(r.intern(group))
 	q.Submitted, q.NotBefore, q.Avoid = moment(submitted), moment(notBefore), avoided(avoid)
 	return q, nil
 }

@@ -23,6 +23,8 @@ type rows struct {
 	// holds them; accounts with a quota of live leases; lease ids in use.
 	devices map[device]bool
 	quotas  map[offpeak.AccountID]*quota
+	// members are arrays with a limit on those that hold leases.
+	members map[offpeak.GroupID]*quota
 	used    map[offpeak.LeaseID]bool
 	// balances are as they were read, without what the verb posts: posted sums that, of
 	// the first summed entries.
@@ -191,6 +193,9 @@ func (s *Store) keepJobs(t *verb, loaded []*job) error {
 			}
 		}
 		j.Spec = spec
+		if err := s.joinArray(t, j); err != nil {
+			return err
+		}
 		keep(&t.rows.jobs, j.ID, j)
 	}
 	return nil
@@ -258,6 +263,9 @@ func (s *Store) loadClaims(t *verb, claims []store.Claim) error {
 		}
 	}
 	if err := t.loadMoney(nil, payers); err != nil {
+		return err
+	}
+	if err := t.loadMembers(claims); err != nil {
 		return err
 	}
 	if err := t.loadQuotas(accounts); err != nil || len(nodes) == 0 {

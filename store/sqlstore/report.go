@@ -452,6 +452,9 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 	if q := t.rows.quotas[l.Account]; q != nil {
 		q.live--
 	}
+	if q := t.membersOf(j); q != nil {
+		q.live--
+	}
 	c.Revision = n.revision
 	if e.reported {
 		o := outcome{Job: j.Job, Queued: j.queued(), Node: c.Node, Revision: c.Revision, Closed: c.NodeClosed}
@@ -524,7 +527,8 @@ func (s *Store) settle(t *verb, l *lease, j *job, e ending, row offpeak.End) err
 	t.event(offpeak.Event{Type: "job." + string(j.State), Account: j.Account, Job: j.ID, Attempt: l.Attempt, Lease: l.ID, Node: l.Node, Reason: j.Reason, Data: data(struct {
 		NotBefore *time.Time           `json:"not_before,omitempty"`
 		Counts    *offpeak.RetryCounts `json:"retries,omitempty"`
-	}{j.NotBefore, counts(j)})})
+		Group     offpeak.GroupID      `json:"group,omitempty"`
+	}{j.NotBefore, counts(j), j.limited()})})
 	return nil
 }
 

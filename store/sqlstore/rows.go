@@ -27,6 +27,8 @@ type job struct {
 	spec     offpeak.Hash
 	avoid    string
 	priority int
+	// array is that of which it is a member, nil where of none.
+	array *array
 	// was is what the row says, changed that it is to be written.
 	was     jobWas
 	changed bool
@@ -81,10 +83,19 @@ func (s *Store) job(t *verb, account offpeak.AccountID, id offpeak.JobID) (*job,
 		if err != nil {
 			return nil, err
 		}
+		if j.ID == "" && t.rows.lock == "" {
+			j, err = s.unwritten(t, id)
+		}
+		if err != nil {
+			return nil, err
+		}
 		if j.ID == "" {
 			return nil, offpeak.ErrNotFound
 		}
 		if j.Spec, err = s.spec(t, j.spec); err != nil {
+			return nil, err
+		}
+		if err := s.joinArray(t, j); err != nil {
 			return nil, err
 		}
 		if t.rows.lock != "" {
@@ -108,6 +119,9 @@ func (j *job) queued() *store.Queued {
 	}
 	if j.NotBefore != nil {
 		q.NotBefore = *j.NotBefore
+	}
+	if j.array != nil && j.array.AtOnce > 0 {
+		q.Group, q.AtOnce = j.array.id, j.array.AtOnce
 	}
 	return q
 }

@@ -138,9 +138,11 @@ type Store struct {
 	verbs atomic.Int64
 	stale noted
 
-	mu    sync.Mutex                    // guards rand and specs
+	mu    sync.Mutex                    // guards rand, specs and arrays
 	rand  *rand.Rand                    // handed to AfterEnd
 	specs map[offpeak.Hash]offpeak.Spec // specs read lately; they never change
+	// arrays are those read lately; they never change.
+	arrays map[offpeak.GroupID]*array
 
 	reporting  group[store.Report, store.Change]
 	submitting group[submission, offpeak.Job]
@@ -155,7 +157,7 @@ func New(db DB, cfg Config) *Store {
 	if cfg.Price == nil {
 		cfg.Price = func(ask offpeak.Ask, r *offpeak.Requirements) offpeak.Price { return ask.For(*r) }
 	}
-	s := &Store{db: db, cfg: cfg, rand: cfg.Rand, specs: map[offpeak.Hash]offpeak.Spec{}}
+	s := &Store{db: db, cfg: cfg, rand: cfg.Rand, specs: map[offpeak.Hash]offpeak.Spec{}, arrays: map[offpeak.GroupID]*array{}}
 	s.reporting.each, s.reporting.run = !cfg.Together, together(s, s.reports)
 	s.submitting.each, s.submitting.run = !cfg.Together, together(s, s.submissions)
 	s.assigning.each, s.assigning.run = !cfg.Together, s.assignments

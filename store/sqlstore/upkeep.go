@@ -79,6 +79,7 @@ func (s *Store) Prune(ctx context.Context, keep store.Retention, limit int) (int
 	}{
 		{"logs", keep.Logs, pruneLogs},
 		{"jobs", keep.Jobs, pruneJobs},
+		{"groups", keep.Jobs, pruneGroups},
 		{"events", keep.Events, pruneEvents},
 		{"operations", keep.Operations, pruneOperations},
 		{"asks", keep.Asks, pruneAsks},
@@ -123,7 +124,7 @@ func pruneJobs(t *verb, before int64, limit int) (int, error) {
 		id, spec string
 	}
 	var jobs []old
-	if err := t.each(`SELECT seq, id, spec FROM jobs WHERE ended_at <> 0 AND ended_at < $1 ORDER BY ended_at LIMIT $2`, []any{before, int64(limit)}, func(rows Rows) error {
+	if err := t.each(`SELECT seq, id, spec FROM jobs WHERE ended_at <> 0 AND ended_at < $1 AND (grp = id OR NOT EXISTS (SELECT 1 FROM jobs o WHERE o.grp <> o.id AND o.grp = jobs.grp AND (o.ended_at = 0 OR o.ended_at >= $1))) ORDER BY ended_at LIMIT $2`, []any{before, int64(limit)}, func(rows Rows) error {
 		var o old
 		err := rows.Scan(&o.seq, &o.id, &o.spec)
 		jobs = append(jobs, o)
@@ -145,7 +146,7 @@ func pruneJobs(t *verb, before int64, limit int) (int, error) {
 				return 0, err
 			}
 		}
-		if _, err := t.Exec(`DELETE FROM specs WHERE hash = $1 AND NOT EXISTS (SELECT 1 FROM jobs WHERE spec = $1)`, j.spec); err != nil {
+		if _, err := t.Exec(`DELETE FROM specs WHERE hash = $1 AND NOT EXISTS (SELECT 1 FROM jobs WHERE spec = $1) AND NOT EXISTS (SELECT 1 FROM job_groups WHERE spec = $1)`, j.spec); err != nil {
 			return 0, err
 		}
 	}

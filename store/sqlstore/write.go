@@ -54,7 +54,10 @@ const (
 	outbidLease
 	outbidJob
 	addSpec
+	addGroup
+	writeGroup
 	addJob
+	addMember
 	addLabel
 	addLease
 	addDevice
@@ -71,6 +74,7 @@ const (
 	addLog
 	addAvailability
 	copyCheckpoints
+	copyMembers
 	addOperation
 	addEvent
 	addAudit
@@ -118,6 +122,12 @@ func (k kind) statement() (query string, exact bool) {
 		return `INSERT INTO specs (hash, spec, driver, requirements) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`, false
 	case addJob:
 		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at) VALUES ($1, $2, $1, 0, $3, $4, $5, 'queued', $6, $7, $8, $9)`, true
+	case addGroup:
+		return `INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`, true
+	case writeGroup:
+		return `UPDATE job_groups SET written = $1, todo = $2, cancelled_at = $3, detail = $4 WHERE id = $5`, true
+	case addMember:
+		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, reason, detail, ended_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`, true
 	case addLabel:
 		return `INSERT INTO job_labels (key, value, job) SELECT $1, $2, seq FROM jobs WHERE id = $3`, true
 	case addLease:
@@ -155,6 +165,10 @@ func (k kind) statement() (query string, exact bool) {
 		// Attempt 0: none of this job's own attempts wrote them.
 		return `INSERT INTO checkpoints (job, account, attempt, lease, name, tree, metered, size, at)
 			SELECT $1, account, 0, lease, name, tree, metered, size, at FROM checkpoints WHERE job = $2 ORDER BY id`, false
+	case copyMembers:
+		return `INSERT INTO checkpoints (job, account, attempt, lease, name, tree, metered, size, at)
+			SELECT n.id, c.account, 0, c.lease, c.name, c.tree, c.metered, c.size, c.at FROM jobs n JOIN checkpoints c ON c.job = n.retry_of
+			WHERE n.grp <> n.id AND n.grp = $1 AND n.idx BETWEEN $2 AND $3 ORDER BY c.id`, false
 	case addOperation:
 		return `INSERT INTO operations (id, account, digest, outcome, at) VALUES ($1, $2, $3, $4, $5)`, true
 	case addEvent:

@@ -59,6 +59,7 @@ func TestEveryCommandPrintsJSON(t *testing.T) {
 		{"ps", "ps --all"}, {"show", "show " + first}, {"explain", "explain " + first}, {"logs", "logs " + first},
 		{"wait", "wait " + cancelled}, {"retry", "retry " + cancelled}, {"outputs", ""},
 		{"submit", "submit -- true"}, {"run", "run -d -- true"}, {"cancel", "cancel " + first},
+		{"submit", "submit --array 0-3 -- true"}, {"show", "show -"}, {"cancel", "cancel -"}, {"wait", "wait -"}, {"retry", "retry -"}, {"logs", "logs -"}, {"run", "run -d --sweep a=1,2 -- true"}, {"ps", "ps"},
 		{"events", "events --after 0 --limit 3"},
 		{"nodes", "nodes"}, {"nodes show", "nodes show tower"}, {"nodes drain", "nodes drain tower"}, {"nodes close", "nodes close tower"}, {"nodes open", "nodes open tower"},
 		{"ask set", "ask set 0.25/h tower --cpu 0.03/h"}, {"ask show", "ask show"}, {"ask history", "ask history tower"}, {"ask suggest", "ask suggest tower --kwh 0.30 --watts 350"},

@@ -17,27 +17,50 @@ import (
 
 // OrLeave follows a job while signals may ask to leave or to cancel it.
 func (f *Follower) OrLeave(ctx context.Context, signals <-chan os.Signal) (offpeak.Job, error) {
+	return OrLeave(ctx, signals, f.follow, Leave{
+		Env: f.env, Note: f.note, What: "job", GoOn: "offpeak logs -f " + string(f.job),
+		Cancel: func(ctx context.Context) error {
+			op := remote.NewOp()
+			return f.hub.Call(ctx, remote.Mutating, func(ctx context.Context, d *wire.Direct) error {
+				_, err := d.Cancel(ctx, op, f.job)
+				return err
+			})
+		},
+	})
+}
+
+// Leave is what signals may ask for while something is followed.
+type Leave struct {
+	Env  world.Env
+	Note func(line string)
+	// What is followed, in a word; GoOn is the command that goes on with it.
+	What, GoOn string
+	Cancel     func(ctx context.Context) error
+}
+
+// OrLeave runs follow while signals may ask to leave or to cancel.
+func OrLeave[T any](ctx context.Context, signals <-chan os.Signal, follow func(ctx context.Context) (T, error), l Leave) (T, error) {
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		f.obey(ctx, signals, leave)
+		l.obey(ctx, signals, leave)
 	}()
-	job, err := f.follow(ctx)
+	out, err := follow(ctx)
 	cause := context.Cause(ctx)
 	leave(nil)
 	<-done
 	var exit *world.ExitError
 	if err != nil && errors.As(cause, &exit) {
-		f.note("left running; go on with: offpeak logs -f " + string(f.job))
-		return job, cause
+		l.Note("left running; go on with: " + l.GoOn)
+		return out, cause
 	}
-	return job, err
+	return out, err
 }
 
 // obey turns signals into what they stand for until ctx is done.
-func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave context.CancelCauseFunc) {
+func (l Leave) obey(ctx context.Context, signals <-chan os.Signal, leave context.CancelCauseFunc) {
 	answers := make(chan string)
 	asking, cancelled, count := false, false, 0
 	cancel := func() {
@@ -45,14 +68,9 @@ func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave con
 			return
 		}
 		cancelled = true
-		f.note("cancelling; interrupt again to leave at once")
-		op := remote.NewOp()
-		err := f.hub.Call(ctx, remote.Mutating, func(ctx context.Context, d *wire.Direct) error {
-			_, err := d.Cancel(ctx, op, f.job)
-			return err
-		})
-		if err != nil && ctx.Err() == nil {
-			f.note("cancel: " + err.Error())
+		l.Note("cancelling; interrupt again to leave at once")
+		if err := l.Cancel(ctx); err != nil && ctx.Err() == nil {
+			l.Note("cancel: " + err.Error())
 		}
 	}
 	for {
@@ -70,15 +88,15 @@ func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave con
 				return
 			case count == 2:
 				if asking {
-					fmt.Fprintln(f.env.Stderr) // the question stays as it is
+					fmt.Fprintln(l.Env.Stderr) // the question stays as it is
 				}
 				cancel()
-			case world.Terminal(f.env.Stdin) && world.Terminal(f.env.Stderr):
+			case world.Terminal(l.Env.Stdin) && world.Terminal(l.Env.Stderr):
 				asking = true
-				fmt.Fprint(f.env.Stderr, "\noffpeak: d leaves the job running, c cancels it, Enter goes on: ")
-				go f.answer(ctx, answers)
+				fmt.Fprint(l.Env.Stderr, "\noffpeak: d leaves the "+l.What+" running, c cancels it, Enter goes on: ")
+				go l.answer(ctx, answers)
 			default:
-				f.note("the job goes on; interrupt again to cancel it")
+				l.Note("the " + l.What + " goes on; interrupt again to cancel it")
 			}
 		case a := <-answers:
 			if !asking {
@@ -94,7 +112,7 @@ func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave con
 				cancel()
 			default:
 				count = 0
-				f.note("going on")
+				l.Note("going on")
 			}
 		}
 	}
@@ -102,8 +120,8 @@ func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave con
 
 // answer reads one line. It ends with the line, or with the process: a read
 // from a terminal can't be called off.
-func (f *Follower) answer(ctx context.Context, answers chan<- string) {
-	line, _ := bufio.NewReader(f.env.Stdin).ReadString('\n')
+func (l Leave) answer(ctx context.Context, answers chan<- string) {
+	line, _ := bufio.NewReader(l.Env.Stdin).ReadString('\n')
 	select {
 	case answers <- strings.ToLower(strings.TrimSpace(line)):
 	case <-ctx.Done():

@@ -284,17 +284,51 @@ func pages[T any](ctx context.Context, c *client, q url.Values, limit int, get f
 
 // jobHelp says in help texts how a job may be named.
 const jobHelp = `JOB is a job's id, the end (or beginning) of an id that fits one job only,
-or - for the job you submitted last in this context.`
+or - for the job you submitted last in this context. GROUP/INDEX is a member of an array.`
+
+// groupHelp says so of commands that take arrays too.
+const groupHelp = jobHelp + `
+GROUP is an array's id, or - for the array you submitted last in this context.`
 
 // job finds the job that a person named.
 func (c *client) job(ctx context.Context, ref string) (offpeak.JobID, error) {
-	if ref == "-" {
+	id, group, err := c.jobOrGroup(ctx, ref)
+	if err == nil && group != "" {
+		err = world.Refuse(world.Hint(&offpeak.FieldError{Field: "JOB", Value: ref, Rule: "is one job, and this is an array"}, "Name a member: "+string(group)+"/INDEX."))
+	}
+	return id, err
+}
+
+// jobOrGroup finds the job, or the array, that a person named.
+func (c *client) jobOrGroup(ctx context.Context, ref string) (offpeak.JobID, offpeak.GroupID, error) {
+	whole, index, isMember := strings.Cut(ref, "/")
+	if whole == "-" {
 		data, err := os.ReadFile(c.lastPath())
 		if err != nil {
-			return "", world.Refuse(world.Hint(fmt.Errorf("no job was submitted from here to %s yet", render.Safe(c.grid)), "Name a job by its id; see `offpeak ps --all`."))
+			return "", "", world.Refuse(world.Hint(fmt.Errorf("no job was submitted from here to %s yet", render.Safe(c.grid)), "Name a job by its id; see `offpeak ps --all`."))
 		}
-		return offpeak.JobID(strings.TrimSpace(string(data))), nil
+		whole = strings.TrimSpace(string(data))
 	}
+	group := offpeak.GroupID(whole)
+	switch {
+	case group.Valid() && !isMember:
+		return "", group, nil
+	case group.Valid():
+		x, err := offpeak.ParseIndexes(index)
+		if err != nil || x.Len() != 1 {
+			return "", "", world.Refuse(&offpeak.FieldError{Field: "JOB", Value: ref, Rule: "names a member by its index: GROUP/7"})
+		}
+		return group.Member(x[0].First), "", nil
+	case ref == "-":
+		return offpeak.JobID(whole), "", nil
+	case isMember:
+		return "", "", world.Refuse(&offpeak.FieldError{Field: "JOB", Value: ref, Rule: "has an array's id before /"})
+	}
+	id, err := c.anyJob(ctx, whole)
+	return id, "", err
+}
+
+func (c *client) anyJob(ctx context.Context, ref string) (offpeak.JobID, error) {
 	if len(ref) == len("job_")+26 && strings.HasPrefix(ref, "job_") {
 		return offpeak.JobID(ref), nil
 	}
@@ -395,9 +429,9 @@ func (c *client) completeNodes(cmd *cobra.Command, _ []string, _ string) ([]stri
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// remember keeps the id of the last job submitted to the grid, for "-".
-func (c *client) remember(id offpeak.JobID) {
-	if err := remote.WritePrivate(c.lastPath(), []byte(string(id)+"\n")); err != nil && !errors.Is(err, os.ErrPermission) {
+// remember keeps the id of the last job or array submitted to the grid, for "-".
+func (c *client) remember(id string) {
+	if err := remote.WritePrivate(c.lastPath(), []byte(id+"\n")); err != nil && !errors.Is(err, os.ErrPermission) {
 		c.note("can't remember the job for -: " + err.Error())
 	}
 }

@@ -103,11 +103,14 @@ func tradeText(e offpeak.Event) string {
 		Term  int             `json:"term"`
 		Price *offpeak.Price  `json:"price"`
 		Job   offpeak.JobID   `json:"job"`
+		offpeak.GroupIndexes
 	}
 	if len(e.Data) > 0 && json.Unmarshal(e.Data, &d) != nil {
 		return ""
 	}
 	switch {
+	case d.Group != "" && len(d.Indexes) > 0:
+		return string(d.Group) + "  " + d.Indexes.String()
 	case e.Type == "node.ask" && d.Ask == nil:
 		return "asks nothing of anybody: it is offered to nobody"
 	case e.Type == "node.ask":

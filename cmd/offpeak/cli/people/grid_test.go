@@ -60,6 +60,9 @@ func newGrid(t *testing.T) *grid {
 		defer g.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(wire.List[offpeak.Job]{Items: []offpeak.Job{g.job}})
 	})
+	mux.HandleFunc("GET /v1/groups", func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode(wire.List[offpeak.Group]{Items: []offpeak.Group{}})
+	})
 	mux.HandleFunc("GET /v1/jobs/{job}", func(w http.ResponseWriter, r *http.Request) {
 		g.mu.Lock()
 		defer g.mu.Unlock()

@@ -18,16 +18,17 @@ func newOutputs(env world.Env) *cobra.Command {
 	var out string
 	var list bool
 	cmd := &cobra.Command{
-		Use:   "outputs JOB",
-		Short: "Fetch a job's outputs",
+		Use:   "outputs JOB|GROUP",
+		Short: "Fetch the outputs of a job or an array",
 		Long: `Outputs fetches what a job left behind into the current folder, or the one that
 --out names, and prints the files' paths. Files of the same names are replaced;
 what is there already with the right contents is not fetched again.
 
 Of a job that did not succeed, or not yet, it fetches what its newest attempt
-that left anything has stored, and says so.
+that left anything has stored, and says so. Of an array it fetches what members
+that succeeded left, each into a folder named by its index.
 
-` + jobHelp,
+` + groupHelp,
 		Example: `  offpeak outputs -
   offpeak outputs - --list
   offpeak outputs job_01jd8zk3x9f0wr4c2m7qv5t6ae --out results/`,
@@ -37,9 +38,12 @@ that left anything has stored, and says so.
 				return err
 			}
 			ctx := cmd.Context()
-			id, err := c.job(ctx, args[0])
+			id, group, err := c.jobOrGroup(ctx, args[0])
 			if err != nil {
 				return err
+			}
+			if group != "" {
+				return c.outputsOfGroup(ctx, group, out, list)
 			}
 			job, err := remote.Ask(ctx, c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (offpeak.Job, error) { return d.Job(ctx, id) })
 			if err != nil {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"offpeak"
 	"offpeak/cmd/offpeak/cli/remote"
 	"offpeak/cmd/offpeak/cli/world"
 )
@@ -38,7 +37,7 @@ func TestLastJobs(t *testing.T) {
 		if first := i < 3; first != (err != nil) || !first && string(got) != w.job {
 			t.Errorf("%+v: %q, %v", w, got, err)
 		}
-		from(w.context, w.hub).remember(offpeak.JobID(w.job))
+		from(w.context, w.hub).remember(w.job)
 	}
 	for _, w := range ways {
 		if got, err := from(w.context, w.hub).job(t.Context(), "-"); err != nil || string(got) != w.job {

@@ -22,10 +22,12 @@ func newPs(env world.Env) *cobra.Command {
 	var all, watch bool
 	var states, labels []string
 	var limit int
+	var group string
 	cmd := &cobra.Command{
 		Use:   "ps",
 		Short: "List jobs",
-		Long: `Ps lists your account's jobs that have not ended, newest first. With --all it
+		Long: `Ps lists your account's jobs that have not ended, newest first; an array stands in
+one line, but where jobs are picked by label, and --group lists its members. With --all it
 lists ended ones too; with --watch it prints the list anew whenever something
 happens, until interrupted.`,
 		Example: `  offpeak ps
@@ -48,6 +50,16 @@ happens, until interrupted.`,
 				return err
 			}
 			ctx := cmd.Context()
+			if len(labels) == 0 {
+				q.Set("group", "none")
+			}
+			if group != "" {
+				id, err := c.findGroup(ctx, group)
+				if err != nil {
+					return err
+				}
+				q.Set("group", string(id))
+			}
 			if !watch {
 				return c.listJobs(ctx, q, limit)
 			}
@@ -58,6 +70,7 @@ happens, until interrupted.`,
 	f.BoolVarP(&all, "all", "a", false, "ended jobs too")
 	f.StringArrayVar(&states, "state", nil, "only jobs in this `state` (repeatable)")
 	f.StringArrayVarP(&labels, "label", "l", nil, "only jobs with this label, `k=v` (repeatable)")
+	f.StringVar(&group, "group", "", "the members of this array, by its `id`")
 	f.IntVar(&limit, "limit", 100, "most jobs to list; 0 is no limit (and the default of -o name)")
 	f.BoolVarP(&watch, "watch", "w", false, "print the list anew whenever it changes")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(texts(offpeak.JobStates()), cobra.ShellCompDirectiveNoFileComp))
@@ -113,8 +126,14 @@ func (c *client) listJobs(ctx context.Context, q url.Values, limit int) error {
 			}
 		}
 	}
-	return c.print(jobs, ids(jobs.Items, func(j offpeak.Job) offpeak.JobID { return j.ID }), func(t *render.Table) {
-		if len(jobs.Items) == 0 {
+	out := listed{Items: jobs.Items, Next: jobs.Next}
+	if q.Get("group") == "none" {
+		if out.Groups, err = c.groupsLike(ctx, q["state"], limit); err != nil {
+			return err
+		}
+	}
+	return c.print(out, out.names(), func(t *render.Table) {
+		if len(jobs.Items)+len(out.Groups) == 0 {
 			if q.Has("state") {
 				t.Line("No jobs now (ended ones: offpeak ps --all). To begin one: offpeak run -- echo hello")
 			} else {
@@ -124,17 +143,42 @@ func (c *client) listJobs(ctx context.Context, q url.Values, limit int) error {
 		}
 		now := time.Now()
 		t.Row("JOB", "NAME", "STATE", "ATTEMPT", "NODE", "SUBMITTED", "WHY")
+		groups := out.Groups
 		for _, j := range jobs.Items {
+			for len(groups) > 0 && groups[0].SubmittedAt.After(j.SubmittedAt) {
+				t.Row(groupRow(now, groups[0])...)
+				groups = groups[1:]
+			}
 			node := names[j.Node]
 			if node == "" {
 				node = render.Dash(string(j.Node))
 			}
 			t.Row(string(j.ID), render.Dash(j.Spec.Name), string(j.State), fmt.Sprint(j.Attempt), node, render.Ago(now, &j.SubmittedAt), render.Dash(string(j.Reason)))
 		}
+		for _, g := range groups {
+			t.Row(groupRow(now, g)...)
+		}
 		if jobs.Next != "" {
 			t.Line(fmt.Sprintf("There are more: these are the newest %d (--limit 0 lists all).", len(jobs.Items)))
 		}
 	})
+}
+
+// listed is what ps prints: jobs, and arrays as wholes.
+type listed struct {
+	Items  []offpeak.Job   `json:"items"`
+	Groups []offpeak.Group `json:"groups,omitempty"`
+	Next   string          `json:"next,omitempty"`
+}
+
+func (l listed) names() (out []string) {
+	for _, j := range l.Items {
+		out = append(out, string(j.ID))
+	}
+	for _, g := range l.Groups {
+		out = append(out, string(g.ID))
+	}
+	return out
 }
 
 func clone(q url.Values) url.Values {
@@ -161,7 +205,7 @@ func (c *client) watch(ctx context.Context, prefix string, show func() error) er
 	ended := make(chan error, 1)
 	go func() {
 		ended <- c.hub.Events(ctx, "", "", kick, func(e offpeak.Event) error {
-			if strings.HasPrefix(e.Type, prefix) || strings.HasPrefix(e.Type, "lease.") {
+			if strings.HasPrefix(e.Type, prefix) || strings.HasPrefix(e.Type, "lease.") || strings.HasPrefix(e.Type, "group.") {
 				kick()
 			}
 			return nil

@@ -35,6 +35,13 @@ Ctrl-C on a terminal asks whether to leave the job running, cancel it, or go on.
 Elsewhere the first interrupt only says so and the second one cancels. SIGTERM
 leaves the job running.
 
+With --array or --sweep it hands in an array of jobs, one for each index or
+combination of values. Each finds OFFPEAK_ARRAY_INDEX, OFFPEAK_ARRAY_SIZE,
+OFFPEAK_GROUP and OFFPEAK_PARAM_NAME (for each --sweep NAME=…, in capitals) in its
+environment. What they print comes line by line with the index before it, their
+outputs land in a folder for each index, and run exits with 0 if all succeeded, 1
+if one failed. At most ` + fmt.Sprint(offpeak.MaxMembers) + ` members.
+
 Exit codes: the job's own; 1 if it failed without one; 2 for bad input; 130 if it
 was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 
@@ -42,8 +49,21 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 		Example: `  offpeak run -- echo hello
   offpeak run --input . --output model.json -- python3 train.py
   offpeak run --vram 24GB --max-price 0.40/h --input . -- python3 train.py --epochs 20
-  offpeak run digits.wasm`,
+  offpeak run digits.wasm
+  offpeak run --array 0-99%10 -- sh -c 'echo part $OFFPEAK_ARRAY_INDEX of $OFFPEAK_ARRAY_SIZE'
+  offpeak run --sweep lr=0.1,0.01 --sweep seed=1..3 --input . --output model.json -- sh sweep.sh`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			array, err := s.group.Read(cmd)
+			if err != nil {
+				return world.Refuse(err)
+			}
+			if array != nil {
+				group, err := s.submitArray(cmd.Context(), c, args, *array)
+				if err != nil {
+					return err
+				}
+				return c.stay(cmd.Context(), group, out, detach, quiet, raw)
+			}
 			job, err := s.submit(cmd.Context(), c, args)
 			if err != nil {
 				return err

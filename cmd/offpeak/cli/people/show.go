@@ -18,12 +18,13 @@ import (
 func newShow(env world.Env) *cobra.Command {
 	c := &client{env: env}
 	cmd := &cobra.Command{
-		Use:   "show JOB",
-		Short: "Show a job, its attempts and its checkpoints",
+		Use:   "show JOB|GROUP",
+		Short: "Show a job, its attempts and its checkpoints, or an array",
 		Long: `Show prints what is known of a job: how it stands, what it asked for, each
-attempt with its node and why it ended, and the stored checkpoints.
+attempt with its node and why it ended, and the stored checkpoints. Of an array
+it prints how many members are in which state.
 
-` + jobHelp,
+` + groupHelp,
 		Example: `  offpeak show -
   offpeak show job_01jd8zk3x9f0wr4c2m7qv5t6ae -o json`,
 		Args: cobra.ExactArgs(1),
@@ -31,9 +32,12 @@ attempt with its node and why it ended, and the stored checkpoints.
 			if err := c.dial(); err != nil {
 				return err
 			}
-			id, err := c.job(cmd.Context(), args[0])
+			id, group, err := c.jobOrGroup(cmd.Context(), args[0])
 			if err != nil {
 				return err
+			}
+			if group != "" {
+				return c.showGroup(cmd.Context(), group)
 			}
 			var v shown
 			err = c.hub.Call(cmd.Context(), remote.Reading, func(ctx context.Context, d *wire.Direct) error {
@@ -113,6 +117,10 @@ func (v shown) table(t *render.Table, now time.Time, node func(offpeak.NodeID) s
 	field("Started", render.Stamp(j.StartedAt))
 	field("Ended", render.Stamp(j.EndedAt))
 	field("Retry of", string(j.RetryOf))
+	if j.Group != "" && j.Group != string(j.ID) {
+		field("Array", fmt.Sprintf("%s, index %d", j.Group, j.Index))
+		field("Parameters", strings.Join(render.Pairs(j.Params), ", "))
+	}
 	policy := j.Spec.WithDefaults().Retry
 	field("Retries", fmt.Sprintf("job's own failures %d of %d, nodes' faults %d of %d, interruptions %d of %d",
 		j.Counts.User, policy.User, j.Counts.Node, policy.Node, j.Counts.Interruption, policy.Interruption))

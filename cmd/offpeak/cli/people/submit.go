@@ -40,6 +40,20 @@ A job file is YAML with the names of the API; sizes may have units:
   offpeak submit -f job.yaml
   offpeak submit -f job.yaml --name second-try --memory 8GB`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			array, err := s.group.Read(cmd)
+			if err != nil {
+				return world.Refuse(err)
+			}
+			if array != nil {
+				group, err := s.submitArray(cmd.Context(), c, args, *array)
+				if err != nil {
+					return err
+				}
+				if c.output != "json" {
+					c.output = "name"
+				}
+				return c.print(group, []string{string(group.ID)}, nil)
+			}
 			job, err := s.submit(cmd.Context(), c, args)
 			if err != nil {
 				return err
@@ -58,30 +72,29 @@ A job file is YAML with the names of the API; sizes may have units:
 // submission is a job on its way to the hub.
 type submission struct {
 	manifest.Flags
-	file string
+	group manifest.Array
+	file  string
 }
 
 func (s *submission) bind(cmd *cobra.Command) {
 	s.Bind(cmd)
+	s.group.Bind(cmd)
 	cmd.Flags().StringVarP(&s.file, "file", "f", "", "job `file` in YAML; - reads it from standard input")
 }
 
-// submit checks the job, sends its inputs and hands it in. Nothing is sent
-// before all that can be checked here is right.
-func (s *submission) submit(ctx context.Context, c *client, command []string) (offpeak.Job, error) {
-	var spec offpeak.Spec
+// spec checks the job and sends its inputs. Nothing is sent before all that can be
+// checked here is right.
+func (s *submission) spec(ctx context.Context, c *client, command []string) (spec offpeak.Spec, err error) {
 	if s.file != "" {
-		var err error
 		if spec, err = manifest.Read(s.file, c.env.Stdin); err != nil {
-			return offpeak.Job{}, world.Refuse(err)
+			return spec, world.Refuse(err)
 		}
 	}
 	if len(command) == 0 && len(spec.Task.Command) == 0 {
-		return offpeak.Job{}, world.Refuse(world.Hint(errors.New("no command: say what to run"), "For example `offpeak run -- python3 train.py`, or describe the job in a file: `offpeak submit -f job.yaml`."))
+		return spec, world.Refuse(world.Hint(errors.New("no command: say what to run"), "For example `offpeak run -- python3 train.py`, or describe the job in a file: `offpeak submit -f job.yaml`."))
 	}
-	spec, err := s.Apply(spec, command, c.env.Getenv)
-	if err != nil {
-		return offpeak.Job{}, world.Refuse(err)
+	if spec, err = s.Apply(spec, command, c.env.Getenv); err != nil {
+		return spec, world.Refuse(err)
 	}
 	given := s.Inputs
 	if len(given) == 0 && spec.Task.Input == "" && spec.Task.Driver == "wasm" {
@@ -91,25 +104,48 @@ func (s *submission) submit(ctx context.Context, c *client, command []string) (o
 		}
 	}
 	if _, _, err := transfer.Inputs(given); err != nil {
-		return offpeak.Job{}, err
+		return spec, err
 	}
 	if err := c.dial(); err != nil {
-		return offpeak.Job{}, err
+		return spec, err
 	}
 	if spec, err = s.Resolve(spec, func(ref string) (offpeak.NodeID, error) { return c.node(ctx, ref) }); err != nil {
-		return offpeak.Job{}, err
+		return offpeak.Spec{}, err
 	}
 	if len(given) > 0 {
-		if spec.Task.Input, err = c.desk().Send(ctx, given); err != nil {
-			return offpeak.Job{}, err
-		}
+		spec.Task.Input, err = c.desk().Send(ctx, given)
+	}
+	return spec, err
+}
+
+// submit hands the job in.
+func (s *submission) submit(ctx context.Context, c *client, command []string) (offpeak.Job, error) {
+	spec, err := s.spec(ctx, c, command)
+	if err != nil {
+		return offpeak.Job{}, err
 	}
 	op := remote.NewOp()
 	job, err := remote.Ask(ctx, c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (offpeak.Job, error) {
 		return d.Submit(ctx, op, spec)
 	})
 	if err == nil {
-		c.remember(job.ID)
+		c.remember(string(job.ID))
 	}
 	return job, err
+}
+
+// submitArray hands an array of the job in.
+func (s *submission) submitArray(ctx context.Context, c *client, command []string, array offpeak.Array) (offpeak.Group, error) {
+	spec, err := s.spec(ctx, c, command)
+	if err != nil {
+		return offpeak.Group{}, err
+	}
+	op := remote.NewOp()
+	group, err := remote.Ask(ctx, c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (offpeak.Group, error) {
+		return d.SubmitGroup(ctx, op, wire.NewGroup{Spec: spec, Array: array})
+	})
+	if err == nil {
+		c.remember(string(group.ID))
+	}
+	return group, err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"offpeak"
+	"offpeak/cmd/offpeak/cli/arrays"
 	"offpeak/cmd/offpeak/cli/follow"
 	"offpeak/cmd/offpeak/cli/manifest"
 	"offpeak/cmd/offpeak/cli/remote"
@@ -24,14 +25,14 @@ func newWait(env world.Env) *cobra.Command {
 	c := &client{env: env}
 	var timeout offpeak.Duration
 	cmd := &cobra.Command{
-		Use:   "wait JOB...",
-		Short: "Wait until jobs have ended",
+		Use:   "wait JOB|GROUP...",
+		Short: "Wait until jobs and arrays have ended",
 		Long: `Wait returns when all the jobs have ended, with the exit code of the first one
-named that did not succeed: its own, 1 if it failed without one, 130 if it was
-cancelled. With --timeout it gives up after that time, with exit code 124; the
+named that did not succeed: its own, 1 if it failed without one or is an array,
+130 if it was cancelled. With --timeout it gives up after that time, with exit code 124; the
 jobs go on.
 
-` + jobHelp,
+` + groupHelp,
 		Example: `  offpeak wait -
   offpeak wait --timeout 30m $(offpeak ps -l sweep=7 -o name)`,
 		Args: cobra.MinimumNArgs(1),
@@ -45,23 +46,35 @@ jobs go on.
 				ctx, cancel = context.WithTimeout(ctx, timeout.Std())
 				defer cancel()
 			}
-			jobs, err := c.waitAll(ctx, args)
+			ended, err := c.waitAll(ctx, args)
 			if errors.Is(err, context.DeadlineExceeded) && cmd.Context().Err() == nil {
 				return &world.ExitError{Code: follow.ExitTimeout, Err: fmt.Errorf("the jobs have not all ended after %s", timeout)}
 			} else if err != nil {
 				return err
 			}
-			err = c.print(wire.List[offpeak.Job]{Items: jobs}, ids(jobs, func(j offpeak.Job) offpeak.JobID { return j.ID }), func(t *render.Table) {
-				for _, j := range jobs {
+			var names []string
+			out := changed{Items: []offpeak.Job{}}
+			for _, e := range ended {
+				if e.group.ID != "" {
+					out.Groups, names = append(out.Groups, e.group), append(names, string(e.group.ID))
+				} else {
+					out.Items, names = append(out.Items, e.job), append(names, string(e.job.ID))
+				}
+			}
+			err = c.print(out, names, func(t *render.Table) {
+				for _, j := range out.Items {
 					sentence := render.Ended(j.Reason, j.Detail, j.ExitCode, j.Signal)
 					t.Row(string(j.ID), string(j.State), sentence)
+				}
+				for _, g := range out.Groups {
+					t.Row(string(g.ID), string(g.State), arrays.Counts(g))
 				}
 			})
 			if err != nil {
 				return err
 			}
-			for _, j := range jobs {
-				if err := follow.Exit(j); err != nil {
+			for _, e := range ended {
+				if err := e.exit(); err != nil {
 					return err
 				}
 			}
@@ -73,24 +86,47 @@ jobs go on.
 	return c.command(cmd)
 }
 
-func (c *client) waitAll(ctx context.Context, refs []string) ([]offpeak.Job, error) {
-	var wanted []offpeak.JobID
+// ended is a job or an array that has ended.
+type ended struct {
+	job   offpeak.Job
+	group offpeak.Group
+}
+
+func (e ended) exit() error {
+	if e.group.ID != "" {
+		return arrays.Exit(e.group)
+	}
+	return follow.Exit(e.job)
+}
+
+func (c *client) waitAll(ctx context.Context, refs []string) ([]ended, error) {
+	type named struct {
+		job   offpeak.JobID
+		group offpeak.GroupID
+	}
+	var wanted []named
 	for _, ref := range refs {
-		id, err := c.job(ctx, ref)
+		job, group, err := c.jobOrGroup(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
-		wanted = append(wanted, id)
+		wanted = append(wanted, named{job, group})
 	}
-	var jobs []offpeak.Job
-	for _, id := range wanted {
-		job, err := c.waitFor(ctx, id)
+	var out []ended
+	for _, n := range wanted {
+		var e ended
+		var err error
+		if n.group != "" {
+			e.group, err = c.waitForGroup(ctx, n.group)
+		} else {
+			e.job, err = c.waitFor(ctx, n.job)
+		}
 		if err != nil {
 			return nil, err
 		}
-		jobs = append(jobs, job)
+		out = append(out, e)
 	}
-	return jobs, nil
+	return out, nil
 }
 
 // waitFor returns a job once it has ended, however often the hub restarts.

@@ -1,0 +1,79 @@
+package store
+
+import (
+	"context"
+	"errors"
+
+	"offpeak"
+)
+
+// Groups is arrays of jobs. A group is stored in one small transaction; the rows of
+// its members follow, some at a time, and until then a member is read as queued, or
+// as cancelled where the whole was.
+type Groups interface {
+	// SubmitGroup stores a group with its spec, and as many of its members as go into
+	// one small transaction. The spec and the array are valid. It returns what Submit
+	// returns: ErrQuota where not all members fit into the account's quota. With
+	// RetryOf it repeats members of another group, whose checkpoints become those of
+	// the new ones: all of them or those of Only (ErrConflict while one is open), or
+	// those that have failed by now (ErrConflict: none has); Spec and Array are that
+	// group's.
+	SubmitGroup(ctx context.Context, op Op, g NewGroup) (Filled, error)
+	// FillGroup writes the rows of at most limit further members.
+	FillGroup(ctx context.Context, id offpeak.GroupID, limit int) (Filled, error)
+	// CancelGroup has all members cancelled that have not ended: CancelMembers does
+	// it. Cancelling a cancelled group changes nothing; ErrConflict: all have ended.
+	CancelGroup(ctx context.Context, op Op, account offpeak.AccountID, id offpeak.GroupID, detail string) (offpeak.Group, error)
+	// CancelMembers does what Cancel does to at most limit members of a cancelled
+	// group. It does nothing to another group. left says that some remain.
+	CancelMembers(ctx context.Context, id offpeak.GroupID, limit int) (changes []Change, left bool, err error)
+	// UnfinishedGroups lists groups that FillGroup or CancelMembers has still to work
+	// on, the oldest first, at most limit.
+	UnfinishedGroups(ctx context.Context, limit int) ([]UnfinishedGroup, error)
+	// Group returns one group.
+	Group(ctx context.Context, account offpeak.AccountID, id offpeak.GroupID) (offpeak.Group, error)
+	// Groups lists groups, newest first. next is "" at the end.
+	Groups(ctx context.Context, filter GroupFilter, page Page) (groups []offpeak.Group, next string, err error)
+}
+
+// NewGroup is what SubmitGroup stores. When the operation id was used before, the
+// group that it made then is returned instead.
+type NewGroup struct {
+	ID      offpeak.GroupID
+	Account offpeak.AccountID
+	Spec    offpeak.Spec
+	Array   offpeak.Array
+	// RetryOf is the group of the same account of which this one repeats members,
+	// Failed only those that failed, Only only those.
+	RetryOf offpeak.GroupID
+	Failed  bool
+	Only    offpeak.Indexes
+}
+
+// Filled is a group some of whose members were just written.
+type Filled struct {
+	Group offpeak.Group
+	// Queued are those that are queued now, which this verb wrote.
+	Queued []Queued
+	// Left counts members without a row.
+	Left int
+}
+
+// UnfinishedGroup is one with work left.
+type UnfinishedGroup struct {
+	ID offpeak.GroupID
+	// Fill says that members are to be written, Cancel that members are to be
+	// cancelled.
+	Fill, Cancel bool
+}
+
+// GroupFilter restricts a list of groups. Zero fields restrict nothing.
+type GroupFilter struct {
+	Account offpeak.AccountID
+	// States: those with a member in one of these.
+	States []offpeak.JobState
+}
+
+// ErrAtOnce refuses a claim for a member of an array of which as many hold leases as
+// may at once.
+var ErrAtOnce = errors.New("as many members of its array hold leases as may at once")
