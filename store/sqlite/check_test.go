@@ -28,6 +28,11 @@ func TestCheckFindsPlantedViolations(t *testing.T) {
 		{"a leased job whose lease runs", "I2", "job_live", `UPDATE leases SET state = 'running' WHERE id = 'lease_live'`},
 		{"an end without a time", "I2", "job_done", `UPDATE jobs SET ended_at = 0 WHERE id = 'job_done'`},
 		{"a gap in the attempts", "I2", "job_done", `UPDATE jobs SET attempt = 2 WHERE id = 'job_done'`},
+		{"members that nobody writes", "I2", "group_1", `INSERT INTO job_groups (id, account, spec, indexes, at_once, size, members, written, todo, submitted_at, cancelled_at) SELECT 'group_1', account, spec, '0-1', 0, 2, 2, 1, 0, 1, 0 FROM jobs WHERE id = 'job_live';`},
+		{"an open member of a cancelled array", "I2", "group_1", `INSERT INTO job_groups (id, account, spec, indexes, at_once, size, members, written, todo, submitted_at, cancelled_at) SELECT 'group_1', account, spec, '0-1', 0, 2, 2, 2, 0, 1, 1 FROM jobs WHERE id = 'job_live'; UPDATE jobs SET grp = 'group_1' WHERE id = 'job_live'`},
+		{"a member of no array", "I2", "job_live", `UPDATE jobs SET grp = 'group_1' WHERE id = 'job_live'`},
+		{"too many members at once", "I8", "group_1", `INSERT INTO job_groups (id, account, spec, indexes, at_once, size, members, written, todo, submitted_at, cancelled_at) SELECT 'group_1', account, spec, '0-1', 1, 2, 2, 2, 0, 1, 0 FROM jobs WHERE id = 'job_live'; UPDATE jobs SET grp = 'group_1', idx = 1 WHERE id = 'job_live';
+			UPDATE jobs SET grp = 'group_1', state = 'cancelling', lease = 'x', ended_at = 0 WHERE id = 'job_done'`},
 		{"two results", "I3", "job_done", `INSERT INTO leases (id, job, account, attempt, node, state, cpu, memory, disk, price, expires_at, grace, time_limit, offered_at, ended_at)
 			VALUES ('lease_2', 'job_done', 'acct_1', 2, 'node_1', 'succeeded', 0, 0, 0, 0, 1, 0, 0, 1, 1)`},
 		{"a result that is not the job's", "I3", "lease_done", `UPDATE jobs SET output = 'other' WHERE id = 'job_done'`},

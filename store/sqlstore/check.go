@@ -62,6 +62,8 @@ func invariants() []invariant {
 		{"I8", `SELECT d.lease, 'has device ' || d.device || ' that its node never listed' FROM lease_devices d LEFT JOIN node_devices n ON n.node = d.node AND n.device = d.device WHERE n.node IS NULL`},
 		{"I8", `SELECT p.lease, 'was metered at ' || p.price || ' in its last term, the lease is locked at ' || l.price FROM lease_terms p JOIN leases l ON l.id = p.lease
 			WHERE p.price <> l.price AND p.n = (SELECT max(n) FROM lease_terms o WHERE o.lease = p.lease)`},
+		{"I8", `SELECT g.id, count(*) || ' members hold leases, at once may ' || g.at_once FROM job_groups g JOIN jobs j ON j.grp = g.id
+			WHERE g.at_once > 0 AND j.grp <> j.id AND j.state IN ('leased', 'running', 'cancelling') GROUP BY g.id, g.at_once HAVING count(*) > g.at_once`},
 		{"I9", `SELECT o.id, 'has an outcome from ' || ((o.at - $1) / 1000000) || ' s in the future' FROM operations o WHERE o.at > $1 + 86400000000`},
 		{"I9", `SELECT CAST(e.cursor AS TEXT), 'is an event at or before the pruned cursor ' || m.value FROM events e JOIN meta m ON m.key = 'events_pruned' WHERE e.cursor <= CAST(m.value AS BIGINT)`},
 		{"I10", `SELECT id, 'is kept with ' || length(secret_hash) || ' bytes instead of a SHA-256' FROM tokens WHERE length(secret_hash) <> 32`},

@@ -438,6 +438,15 @@ func TestBackupAndRestore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Not all of it is written yet, perhaps.
+	const size = 1500
+	group, err := d.SubmitGroup(t.Context(), "op-0", wire.NewGroup{
+		Spec:  offpeak.Spec{Task: offpeak.Task{Driver: "process", Command: []string{"true"}}},
+		Array: offpeak.Array{Indexes: offpeak.Indexes{{First: 1, Last: size}}, AtOnce: 3},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	backup := filepath.Join(t.TempDir(), "b")
 	if err := d.Backup(t.Context(), "op-2", backup); err != nil {
 		t.Fatal(err)
@@ -461,6 +470,12 @@ func TestBackupAndRestore(t *testing.T) {
 	d = direct(localFile(t, home))
 	if got, err := d.Job(t.Context(), job.ID); err != nil || got.Spec.Name != "kept" {
 		t.Errorf("the job in the backup: %+v, %v", got, err)
+	}
+	if got, err := d.Group(t.Context(), group.ID); err != nil || got.Counts[offpeak.JobQueued] != size || got.Array.AtOnce != 3 || got.Array.Indexes.String() != "1-1500" {
+		t.Errorf("the array in the backup: %+v, %v", got, err)
+	}
+	if got, err := d.CancelGroup(t.Context(), "op-4", group.ID); err != nil || got.Counts[offpeak.JobCancelled] != size {
+		t.Errorf("the array cancelled: %+v, %v", got, err)
 	}
 	if _, err := d.Job(t.Context(), later.ID); !errors.Is(err, offpeak.ErrNotFound) {
 		t.Errorf("the job after the backup: %v", err)
