@@ -181,7 +181,7 @@ func count(n int, what string) string {
 func summary(j *offpeak.Job) string {
 	switch j.State {
 	case offpeak.JobBlocked:
-		return "It waits for other jobs to end."
+		return awaits(j)
 	case offpeak.JobLeased:
 		return fmt.Sprintf("Attempt %d is being prepared on %s.", j.Attempt, j.Node)
 	case offpeak.JobRunning:
@@ -194,6 +194,9 @@ func summary(j *offpeak.Job) string {
 		return fmt.Sprintf("It is %s.", j.State)
 	}
 	s := end.Sentence
+	if j.Reason == offpeak.EndDependencyFailed && j.Detail != "" {
+		s = "It waited for another job to succeed: " + j.Detail + "."
+	}
 	if j.State == offpeak.JobFailed && end.Next != "" {
 		s += " " + end.Next
 	}

@@ -126,10 +126,14 @@ func desired(l *offpeak.Lease) wire.Desired {
 }
 
 func work(a *store.Assignment) *wire.Work {
-	return &wire.Work{
+	w := &wire.Work{
 		JobName: a.Spec.Name, Account: a.Lease.Account, Task: a.Spec.Task, Limits: a.Spec.Limits,
 		Resources: a.Lease.Resources, Checkpoints: a.Checkpoints,
 	}
+	for _, in := range a.Inputs {
+		w.Inputs = append(w.Inputs, wire.Input{Into: in.Into, Tree: in.Tree})
+	}
+	return w
 }
 
 // Report applies reports, each for itself; those of one lease in their order.

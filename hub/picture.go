@@ -25,6 +25,7 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 	if len(changes) == 0 {
 		return
 	}
+	changes = h.withFreed(changes)
 	now := h.env.Now()
 	h.mu.Lock()
 	for i := range changes {
@@ -43,6 +44,9 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 		}
 		if id := changes[i].Job.ID; id != "" {
 			h.bells.Ring(string(id))
+			if changes[i].Queued != nil && changes[i].Lease == nil {
+				h.circle.tell(string(id)) // whoever matches need not wait for the event
+			}
 		}
 	}
 	h.wrote()

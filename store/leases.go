@@ -131,11 +131,20 @@ type Assignment struct {
 	Spec  offpeak.Spec
 	// Checkpoints are what the attempt may resume from, newest first, at most 2.
 	Checkpoints []offpeak.Checkpoint
+	// Inputs are the outputs of jobs that the job waited for, and where they go.
+	Inputs []Input
 	// Taken says that the lease was made as Claim.Taken says, for the agent that
 	// the node has now, which has not spoken of it yet.
 	Taken bool
 	// Left is how long an offer still lived when this was read; 0 of other leases.
 	Left time.Duration
+}
+
+// Input is a tree that is laid out in a folder of the job's folder.
+type Input struct {
+	Into string
+	// Tree is "" where the job had no outputs: the folder is empty.
+	Tree offpeak.Hash
 }
 
 // Beat is one heartbeat as the store sees it.

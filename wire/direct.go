@@ -253,9 +253,15 @@ func (b Blobs) Download(ctx context.Context, hash offpeak.Hash) ([]byte, error) 
 
 // The calls of people and their programs follow.
 
-// Submit submits a job.
-func (d *Direct) Submit(ctx context.Context, op offpeak.OpID, spec offpeak.Spec) (out offpeak.Job, err error) {
-	err = d.Do(ctx, http.MethodPost, "/jobs", op, spec, &out)
+// NewJob is the body of POST /v1/jobs: a spec, and the jobs that it waits for.
+type NewJob struct {
+	offpeak.Spec
+	After []offpeak.After `json:"after,omitempty" doc:"jobs of the account that must end first; up to 64"`
+}
+
+// Submit submits a job, which waits for others.
+func (d *Direct) Submit(ctx context.Context, op offpeak.OpID, spec offpeak.Spec, after ...offpeak.After) (out offpeak.Job, err error) {
+	err = d.Do(ctx, http.MethodPost, "/jobs", op, NewJob{spec, after}, &out)
 	return out, err
 }
 

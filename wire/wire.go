@@ -150,6 +150,15 @@ type Work struct {
 	Limits      offpeak.Limits       `json:"limits"`
 	Resources   offpeak.Resources    `json:"resources"`
 	Checkpoints []offpeak.Checkpoint `json:"checkpoints,omitempty"`
+	// Inputs are the outputs of jobs that this one waited for.
+	Inputs []Input `json:"inputs,omitempty"`
+}
+
+// Input is a tree that is laid out in a folder of the job's folder.
+type Input struct {
+	Into string `json:"into"`
+	// Tree is "" for an empty folder.
+	Tree offpeak.Hash `json:"tree,omitempty"`
 }
 
 // Report is what an agent says of one lease; kinds as in the store's contract:

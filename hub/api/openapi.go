@@ -126,7 +126,7 @@ func (a *api) finish(api huma.API) document {
 	delete(schemas, "ErrorDetail")
 	// What a submitter may leave out gets defaults.
 	for name, optional := range map[string][]string{
-		"Spec": {"requirements", "limits"},
+		"NewJob": {"requirements", "limits"},
 		"Task": {"checkpoint"},
 	} {
 		if s := schemas[name]; s != nil {

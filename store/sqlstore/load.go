@@ -28,6 +28,8 @@ type rows struct {
 	balances map[ledger.Account]offpeak.MicroCredits
 	// done are operations that were done before, and by this verb.
 	done map[offpeak.OpID]operation
+	// added are jobs that the verb submits.
+	added map[offpeak.JobID]*job
 }
 
 type device struct {

@@ -453,6 +453,7 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 		l.outcome = string(data(o))
 	}
 	c.Lease = l.now()
+	c.Freed = t.ends(j)
 	return c, nil
 }
 

@@ -123,7 +123,7 @@ func pruneJobs(t *verb, before int64, limit int) (int, error) {
 		id, spec string
 	}
 	var jobs []old
-	if err := t.each(`SELECT seq, id, spec FROM jobs WHERE ended_at <> 0 AND ended_at < $1 ORDER BY ended_at LIMIT $2`, []any{before, int64(limit)}, func(rows Rows) error {
+	if err := t.each(`SELECT seq, id, spec FROM jobs WHERE ended_at <> 0 AND ended_at < $1 AND awaited = 0 ORDER BY ended_at LIMIT $2`, []any{before, int64(limit)}, func(rows Rows) error {
 		var o old
 		err := rows.Scan(&o.seq, &o.id, &o.spec)
 		jobs = append(jobs, o)
@@ -138,6 +138,7 @@ func pruneJobs(t *verb, before int64, limit int) (int, error) {
 			`DELETE FROM lease_devices WHERE lease IN (SELECT id FROM leases WHERE job = $1)`,
 			`DELETE FROM checkpoints WHERE job = $1`,
 			`DELETE FROM leases WHERE job = $1`,
+			`DELETE FROM job_after WHERE job = $1`,
 			`DELETE FROM job_labels WHERE job = (SELECT seq FROM jobs WHERE id = $1)`,
 			`DELETE FROM jobs WHERE id = $1`,
 		} {

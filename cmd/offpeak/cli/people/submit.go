@@ -59,11 +59,17 @@ A job file is YAML with the names of the API; sizes may have units:
 type submission struct {
 	manifest.Flags
 	file string
+	// after, afterAny and from name jobs to wait for.
+	after, afterAny, from []string
 }
 
 func (s *submission) bind(cmd *cobra.Command) {
 	s.Bind(cmd)
-	cmd.Flags().StringVarP(&s.file, "file", "f", "", "job `file` in YAML; - reads it from standard input")
+	f := cmd.Flags()
+	f.StringVarP(&s.file, "file", "f", "", "job `file` in YAML; - reads it from standard input")
+	f.StringArrayVar(&s.after, "after", nil, "begin once this `job` has succeeded; if it does not, this one fails (repeatable)")
+	f.StringArrayVar(&s.afterAny, "after-any", nil, "begin once this `job` has ended, however (repeatable)")
+	f.StringArrayVar(&s.from, "input-from", nil, "begin once a job has succeeded, with its outputs in a folder: `folder=job` (repeatable)")
 }
 
 // submit checks the job, sends its inputs and hands it in. Nothing is sent
@@ -96,6 +102,10 @@ func (s *submission) submit(ctx context.Context, c *client, command []string) (o
 	if err := c.dial(); err != nil {
 		return offpeak.Job{}, err
 	}
+	after, err := s.waits(ctx, c)
+	if err != nil {
+		return offpeak.Job{}, err
+	}
 	if len(given) > 0 {
 		if spec.Task.Input, err = c.desk().Send(ctx, given); err != nil {
 			return offpeak.Job{}, err
@@ -103,7 +113,7 @@ func (s *submission) submit(ctx context.Context, c *client, command []string) (o
 	}
 	op := remote.NewOp()
 	job, err := remote.Ask(ctx, c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (offpeak.Job, error) {
-		return d.Submit(ctx, op, spec)
+		return d.Submit(ctx, op, spec, after...)
 	})
 	if err == nil {
 		c.remember(job.ID)
