@@ -50,11 +50,11 @@ func ValidateAfter(list []After) error {
 			continue
 		}
 		// The agent keeps its own in .offpeak.
-		if !local(a.Into) || a.Into == "." || len(a.Into) > maxPath || !printable(a.Into) || within(a.Into, ".offpeak") {
+		if !local(a.Into) || a.Into == "." || len(a.Into) > maxPath || !printable(a.Into) || inside(a.Into, ".offpeak") {
 			v.add(field+".into", a.Into, "is a folder inside the job's folder, without .., and not in .offpeak")
 		}
 		for _, o := range list[:i] {
-			if o.Into != "" && (within(a.Into, o.Into) || within(o.Into, a.Into)) {
+			if o.Into != "" && (inside(a.Into, o.Into) || inside(o.Into, a.Into)) {
 				v.add(field+".into", a.Into, "is a folder of its own, not in another one's nor around it")
 			}
 		}
@@ -62,7 +62,7 @@ func ValidateAfter(list []After) error {
 	return errors.Join(v.errs...)
 }
 
-// within says that a path is a folder or lies in it.
-func within(p, folder string) bool {
+// inside says that a path is a folder or lies in it.
+func inside(p, folder string) bool {
 	return p == folder || strings.HasPrefix(p, path.Clean(folder)+"/")
 }

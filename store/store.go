@@ -83,7 +83,8 @@ type Jobs interface {
 	// another account's.
 	Submit(ctx context.Context, op Op, job NewJob) (offpeak.Job, error)
 	// SubmitAll stores jobs all or none, in their order, each as Submit does; one
-	// may wait for those before it. The operation id is that of all together.
+	// may wait for those before it, and one that repeats another waits for those before
+	// it that repeat what that one waited for. The operation id is that of all together.
 	SubmitAll(ctx context.Context, op Op, jobs []NewJob) ([]offpeak.Job, error)
 	// Cancel ends a job that is not leased or only offered at once; a job whose
 	// lease was accepted becomes cancelling and its lease is asked to stop.

@@ -265,6 +265,38 @@ func (d *Direct) Submit(ctx context.Context, op offpeak.OpID, spec offpeak.Spec,
 	return out, err
 }
 
+// PipelineJobs is jobs that were submitted together, in the order of their steps.
+type PipelineJobs struct {
+	ID   string        `json:"id"`
+	Name string        `json:"name,omitempty"`
+	Jobs []offpeak.Job `json:"jobs"`
+}
+
+// SubmitPipeline submits jobs that wait for each other, all or none.
+func (d *Direct) SubmitPipeline(ctx context.Context, op offpeak.OpID, p offpeak.Pipeline) (out PipelineJobs, err error) {
+	err = d.Do(ctx, http.MethodPost, "/pipelines", op, p, &out)
+	return out, err
+}
+
+// Pipeline returns a pipeline.
+func (d *Direct) Pipeline(ctx context.Context, id string) (out PipelineJobs, err error) {
+	err = d.Do(ctx, http.MethodGet, "/pipelines/"+url.PathEscape(id), "", nil, &out)
+	return out, err
+}
+
+// CancelPipeline cancels what of a pipeline has not ended.
+func (d *Direct) CancelPipeline(ctx context.Context, op offpeak.OpID, id string) (out PipelineJobs, err error) {
+	err = d.Do(ctx, http.MethodPost, "/pipelines/"+url.PathEscape(id)+"/cancel", op, nil, &out)
+	return out, err
+}
+
+// RetryPipeline submits what of an ended pipeline did not succeed again, as a pipeline
+// of its own.
+func (d *Direct) RetryPipeline(ctx context.Context, op offpeak.OpID, id string) (out PipelineJobs, err error) {
+	err = d.Do(ctx, http.MethodPost, "/pipelines/"+url.PathEscape(id)+"/retry", op, nil, &out)
+	return out, err
+}
+
 // List is a page of a list.
 type List[T any] struct {
 	Items []T `json:"items"`

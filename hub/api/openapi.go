@@ -127,7 +127,8 @@ func (a *api) finish(api huma.API) document {
 	// What a submitter may leave out gets defaults.
 	for name, optional := range map[string][]string{
 		"NewJob": {"requirements", "limits"},
-		"Task": {"checkpoint"},
+		"Step":   {"requirements", "limits"},
+		"Task":   {"checkpoint"},
 	} {
 		if s := schemas[name]; s != nil {
 			s.Required = slices.DeleteFunc(s.Required, func(f string) bool { return slices.Contains(optional, f) })

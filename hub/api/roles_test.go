@@ -149,6 +149,10 @@ func TestAccountsAreApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := g.enrol(ours[offpeak.RoleOwner], "n1")
+	pipe, err := ours[offpeak.RoleSubmitter].SubmitPipeline(ctx, g.op(), offpeak.Pipeline{Steps: []offpeak.Step{{Spec: offpeak.Spec{Name: "a", Task: spec().Task}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	spy := theirs[offpeak.RoleSubmitter]
 	spyOwner := theirs[offpeak.RoleOwner]
 	ourTokens, err := ours[offpeak.RoleViewer].Tokens(ctx, nil)
@@ -170,6 +174,9 @@ func TestAccountsAreApart(t *testing.T) {
 		"wait":        does(spy.WaitJob(ctx, job.ID, 1)),
 		"cancel":      does(spy.Cancel(ctx, g.op(), job.ID)),
 		"retry":       does(spy.Retry(ctx, g.op(), job.ID)),
+		"pipeline":    does(spy.Pipeline(ctx, pipe.ID)),
+		"cancel all":  does(spy.CancelPipeline(ctx, g.op(), pipe.ID)),
+		"retry all":   does(spy.RetryPipeline(ctx, g.op(), pipe.ID)),
 		"logs":        closes(spy.Logs(ctx, job.ID, 0, "stdout", 0, true)),
 		"log":         closes(spy.FollowLog(ctx, job.ID, "", true)),
 		"events":      closes(spy.Events(ctx, "0", job.ID)),
@@ -186,6 +193,9 @@ func TestAccountsAreApart(t *testing.T) {
 	if jobs, err := spy.Jobs(ctx, nil); err != nil || len(jobs.Items) != 0 {
 		t.Errorf("jobs of another account are listed: %v, %v", jobs, err)
 	}
+	if _, err := spy.Submit(ctx, g.op(), spec(), offpeak.After{Job: job.ID}); !errors.Is(err, offpeak.ErrInvalid) || !strings.Contains(err.Error(), string(job.ID)) {
+		t.Errorf("a job after another account's: %v, want it refused by name", err)
+	}
 	if nodes, err := spy.Nodes(ctx, nil); err != nil || len(nodes.Items) != 0 {
 		t.Errorf("nodes of another account are listed: %v, %v", nodes, err)
 	}
@@ -195,7 +205,7 @@ func TestAccountsAreApart(t *testing.T) {
 	if _, err := g.admin.Job(ctx, job.ID); err != nil {
 		t.Errorf("an admin: %v", err)
 	}
-	if jobs, err := g.admin.Jobs(ctx, map[string][]string{"account": {string(acme)}}); err != nil || len(jobs.Items) != 1 {
+	if jobs, err := g.admin.Jobs(ctx, map[string][]string{"account": {string(acme)}}); err != nil || len(jobs.Items) != 2 {
 		t.Errorf("an admin's list of one account: %v, %v", jobs, err)
 	}
 	if got, err := ours[offpeak.RoleViewer].Job(ctx, job.ID); err != nil || got.State != offpeak.JobQueued {

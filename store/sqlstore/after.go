@@ -79,12 +79,23 @@ func (s *Store) loadRelated(t *verb, list []submission) error {
 	if err != nil {
 		return err
 	}
+	// One that is submitted with it is newer than any.
+	newer := make(map[offpeak.JobID]offpeak.JobID, len(repeated))
 	for i := range list {
-		if list[i].job.RetryOf != "" {
-			list[i].after = after[list[i].job.RetryOf]
-			for _, a := range list[i].after {
+		of := list[i].job.RetryOf
+		if of == "" {
+			continue
+		}
+		list[i].after = after[of]
+		for k, a := range list[i].after {
+			if n, together := newer[a.Job]; together {
+				list[i].after[k].Job = n
+			} else {
 				ids = append(ids, a.Job)
 			}
+		}
+		if list[i].job.Group != "" {
+			newer[of] = list[i].job.ID
 		}
 	}
 	ids = append(ids, repeated...)

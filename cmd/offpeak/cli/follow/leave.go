@@ -22,7 +22,7 @@ func (f *Follower) OrLeave(ctx context.Context, signals <-chan os.Signal) (offpe
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		f.obey(ctx, signals, leave)
+		f.leaver().Obey(ctx, signals, leave)
 	}()
 	job, err := f.follow(ctx)
 	cause := context.Cause(ctx)
@@ -36,8 +36,30 @@ func (f *Follower) OrLeave(ctx context.Context, signals <-chan os.Signal) (offpe
 	return job, err
 }
 
-// obey turns signals into what they stand for until ctx is done.
-func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave context.CancelCauseFunc) {
+func (f *Follower) leaver() Leaver {
+	return Leaver{Env: f.env, Note: f.note, What: "job", Cancel: func(ctx context.Context) error {
+		op := remote.NewOp()
+		return f.hub.Call(ctx, remote.Mutating, func(ctx context.Context, d *wire.Direct) error {
+			_, err := d.Cancel(ctx, op, f.job)
+			return err
+		})
+	}}
+}
+
+// Leaver asks a person who interrupts whether to leave what they follow running, or
+// to cancel it.
+type Leaver struct {
+	Env  world.Env
+	Note func(line string)
+	// What is followed, for people.
+	What string
+	// Cancel cancels it.
+	Cancel func(ctx context.Context) error
+}
+
+// Obey turns signals into what they stand for until ctx is done: leave ends the
+// following with the exit code.
+func (l Leaver) Obey(ctx context.Context, signals <-chan os.Signal, leave context.CancelCauseFunc) {
 	answers := make(chan string)
 	asking, cancelled, count := false, false, 0
 	cancel := func() {
@@ -45,14 +67,9 @@ func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave con
 			return
 		}
 		cancelled = true
-		f.note("cancelling; interrupt again to leave at once")
-		op := remote.NewOp()
-		err := f.hub.Call(ctx, remote.Mutating, func(ctx context.Context, d *wire.Direct) error {
-			_, err := d.Cancel(ctx, op, f.job)
-			return err
-		})
-		if err != nil && ctx.Err() == nil {
-			f.note("cancel: " + err.Error())
+		l.Note("cancelling; interrupt again to leave at once")
+		if err := l.Cancel(ctx); err != nil && ctx.Err() == nil {
+			l.Note("cancel: " + err.Error())
 		}
 	}
 	for {
@@ -70,15 +87,15 @@ func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave con
 				return
 			case count == 2:
 				if asking {
-					fmt.Fprintln(f.env.Stderr) // the question stays as it is
+					fmt.Fprintln(l.Env.Stderr) // the question stays as it is
 				}
 				cancel()
-			case world.Terminal(f.env.Stdin) && world.Terminal(f.env.Stderr):
+			case world.Terminal(l.Env.Stdin) && world.Terminal(l.Env.Stderr):
 				asking = true
-				fmt.Fprint(f.env.Stderr, "\noffpeak: d leaves the job running, c cancels it, Enter goes on: ")
-				go f.answer(ctx, answers)
+				fmt.Fprintf(l.Env.Stderr, "\noffpeak: d leaves the %s running, c cancels it, Enter goes on: ", l.What)
+				go l.answer(ctx, answers)
 			default:
-				f.note("the job goes on; interrupt again to cancel it")
+				l.Note("the " + l.What + " goes on; interrupt again to cancel it")
 			}
 		case a := <-answers:
 			if !asking {
@@ -94,7 +111,7 @@ func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave con
 				cancel()
 			default:
 				count = 0
-				f.note("going on")
+				l.Note("going on")
 			}
 		}
 	}
@@ -102,8 +119,8 @@ func (f *Follower) obey(ctx context.Context, signals <-chan os.Signal, leave con
 
 // answer reads one line. It ends with the line, or with the process: a read
 // from a terminal can't be called off.
-func (f *Follower) answer(ctx context.Context, answers chan<- string) {
-	line, _ := bufio.NewReader(f.env.Stdin).ReadString('\n')
+func (l Leaver) answer(ctx context.Context, answers chan<- string) {
+	line, _ := bufio.NewReader(l.Env.Stdin).ReadString('\n')
 	select {
 	case answers <- strings.ToLower(strings.TrimSpace(line)):
 	case <-ctx.Done():
