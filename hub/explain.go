@@ -21,7 +21,9 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	}
 	out := wire.Explanation{Job: j.ID, State: j.State}
 	if j.State != offpeak.JobQueued {
-		out.Summary = summary(&j)
+		if out.Summary = summary(&j); j.State == offpeak.JobBlocked {
+			out.After = j.After
+		}
 		return out, nil
 	}
 	out.NotBefore = j.NotBefore

@@ -273,6 +273,8 @@ type Explanation struct {
 	Causes []Cause `json:"causes,omitempty"`
 	// Nodes says for each node (at most 100) why not, or its score.
 	Nodes []NodeVerdict `json:"nodes,omitempty"`
+	// After are the jobs that it waits for, while it is blocked.
+	After []offpeak.Awaited `json:"after,omitempty"`
 	// NotBefore is set while the job pauses after a failure.
 	NotBefore *time.Time `json:"not_before,omitempty"`
 	// Ahead counts queued jobs that are matched before this one.
