@@ -32,7 +32,7 @@ type Step struct {
 func (p Pipeline) WithDefaults() Pipeline {
 	p.Steps = slices.Clone(p.Steps)
 	for i := range p.Steps {
-		p.Steps[i].Spec = p.Steps[i].Spec.WithDefaults()
+		p.Steps[i].Spec = p.Steps[i].WithDefaults()
 	}
 	return p
 }
@@ -61,7 +61,7 @@ func (p Pipeline) Validate() error {
 	}
 	for i, s := range p.Steps {
 		field := fmt.Sprintf("steps[%d].", i)
-		for _, err := range joined(s.Spec.Validate()) {
+		for _, err := range joined(s.Validate()) {
 			if f, ok := errors.AsType[*FieldError](err); ok {
 				v.add(field+f.Field, f.Value, f.Rule)
 			}

@@ -271,3 +271,24 @@ func TestCancelPipeline(t *testing.T) {
 		}
 	})
 }
+
+// What an end frees may go before the job to which that end would leave the node.
+func TestFreedJobGoesBeforeTheNext(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.join("one")
+		parent := g.submit(small())
+		d := a.offered()
+		a.accept(d)
+		a.run(d)
+		next := g.submit(small())
+		urgent := small()
+		urgent.Priority = 10
+		child := g.after(urgent, parent)
+		a.end(d, offpeak.EndCompleted)
+		for _, want := range []offpeak.JobID{child, next} {
+			if got := a.does(offpeak.EndCompleted); got != want {
+				t.Errorf("%s ran, want %s", got, want)
+			}
+		}
+	})
+}

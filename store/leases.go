@@ -233,7 +233,8 @@ type Report struct {
 
 	// Then gives what an ended report frees to the next job: it is made as by
 	// Claim, after the report and in its transaction, and stands alone. It is not
-	// tried for a report of another kind, nor for a refused or repeated one.
+	// tried for a report of another kind, nor for a refused or repeated one, nor for
+	// an end that others wait for: they may go first.
 	Then *Claim
 }
 

@@ -184,7 +184,7 @@ func (s *Store) report(t *verb, r store.Report) (c store.Change, err error) {
 		c, err = s.apply(t, r, l, j)
 		return err
 	})
-	if err == nil && r.Kind == store.ReportEnded && r.Then != nil {
+	if err == nil && r.Kind == store.ReportEnded && r.Then != nil && c.Freed == nil {
 		then := s.claimed(t, *r.Then)
 		c.Then = &then
 	}

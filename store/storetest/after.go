@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -270,6 +271,141 @@ func afterRace(t *testing.T, g *grid) {
 		all.Wait()
 		for _, id := range ids {
 			g.stands(id, offpeak.JobQueued)
+		}
+	}
+}
+
+// Many ends at once free each job that waits for all of them once.
+func afterTogether(t *testing.T, g *grid) {
+	ctx := context.Background()
+	const parents, children = 12, 10
+	for range 3 {
+		var ends []func() (store.Change, error)
+		var list []offpeak.After
+		for i := range parents {
+			j := g.submit(spec())
+			list = append(list, offpeak.After{Job: j.ID, Any: i%2 == 0})
+			if i%3 == 0 {
+				op := g.op()
+				list[i].Any = true
+				ends = append(ends, func() (store.Change, error) { return g.Cancel(ctx, op, g.account, j.ID, "") })
+				continue
+			}
+			l := g.claim(j.ID, 1, g.enrol(0).ID)
+			g.accept(l)
+			r := g.reportOf(l, store.ReportEnded)
+			r.Reason, r.Started = offpeak.EndCompleted, true
+			ends = append(ends, func() (store.Change, error) { return g.Report(ctx, r) })
+		}
+		var waits []offpeak.JobID
+		for i := range children {
+			waits = append(waits, g.waiting(list[i%3:]...).ID)
+		}
+		var mu sync.Mutex
+		times := map[offpeak.JobID]int{}
+		var all sync.WaitGroup
+		for _, end := range ends {
+			all.Go(func() {
+				c, err := end()
+				if err != nil {
+					t.Errorf("end: %v", err)
+				}
+				queued, failed := freed(c)
+				mu.Lock()
+				defer mu.Unlock()
+				for _, id := range append(queued, failed...) {
+					times[id]++
+				}
+			})
+		}
+		all.Wait()
+		for _, id := range waits {
+			if g.stands(id, offpeak.JobQueued); times[id] != 1 {
+				t.Errorf("job %s was freed %d times", id, times[id])
+			}
+		}
+	}
+}
+
+// Whatever waits for what, and however each ends: every job stands where a look at
+// all that it waits for says.
+func afterModel(t *testing.T, g *grid) {
+	ctx := context.Background()
+	n := g.enrol(0)
+	for seed := range uint64(6) {
+		rng := mathrand.New(mathrand.NewPCG(seed, 7))
+		const many = 25
+		var jobs []offpeak.JobID
+		after := map[offpeak.JobID][]offpeak.After{}
+		want := map[offpeak.JobID]offpeak.JobState{}
+		stands := func(id offpeak.JobID) offpeak.JobState {
+			state := offpeak.JobQueued
+			for _, a := range after[id] {
+				switch {
+				case !want[a.Job].Terminal():
+					if state == offpeak.JobQueued {
+						state = offpeak.JobBlocked
+					}
+				case !a.Any && want[a.Job] != offpeak.JobSucceeded:
+					state = offpeak.JobFailed
+				}
+			}
+			return state
+		}
+		settle := func() {
+			for _, id := range jobs { // each stands behind those that it waits for
+				if want[id] == offpeak.JobBlocked {
+					want[id] = stands(id)
+				}
+			}
+		}
+		var trail []string
+		for step := 0; ; step++ {
+			var open []offpeak.JobID
+			for _, id := range jobs {
+				if !want[id].Terminal() {
+					open = append(open, id)
+				}
+			}
+			if len(jobs) == many && len(open) == 0 {
+				break
+			}
+			if len(jobs) < many && (len(open) == 0 || rng.IntN(3) > 0) {
+				var list []offpeak.After
+				for _, at := range rng.Perm(len(jobs))[:min(len(jobs), rng.IntN(4))] {
+					list = append(list, offpeak.After{Job: jobs[at], Any: rng.IntN(2) == 0})
+				}
+				id := g.waiting(list...).ID
+				jobs, after[id] = append(jobs, id), list
+				want[id] = stands(id)
+				trail = append(trail, fmt.Sprint(id, " after ", list))
+			} else {
+				id := open[rng.IntN(len(open))]
+				how := rng.IntN(3)
+				if want[id] == offpeak.JobBlocked {
+					how = 2
+				}
+				switch how {
+				case 0:
+					g.run(n, id, offpeak.EndCompleted)
+					want[id] = offpeak.JobSucceeded
+				case 1:
+					g.run(n, id, offpeak.EndExitNonzero)
+					want[id] = offpeak.JobFailed
+				default:
+					if _, err := g.Cancel(ctx, g.op(), g.account, id, ""); err != nil {
+						t.Fatal(err)
+					}
+					want[id] = offpeak.JobCancelled
+				}
+				trail = append(trail, fmt.Sprint(id, " ", want[id]))
+				settle()
+			}
+			for _, id := range jobs {
+				if got := g.job(id); got.State != want[id] {
+					t.Fatalf("seed %d: job %s is %s, want %s; %s", seed, id, got.State, want[id], strings.Join(trail, "; "))
+				}
+			}
 		}
 	}
 }

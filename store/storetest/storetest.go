@@ -46,6 +46,8 @@ func Run(t *testing.T, open Open) {
 		{"AfterFails", afterFails},
 		{"AfterMany", afterMany},
 		{"AfterRace", afterRace},
+		{"AfterTogether", afterTogether},
+		{"AfterModel", afterModel},
 		{"AfterRetried", afterRetried},
 		{"AfterInputs", afterInputs},
 		{"SubmitAll", submitAll},
