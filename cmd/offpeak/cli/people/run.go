@@ -42,6 +42,7 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 		Example: `  offpeak run -- echo hello
   offpeak run --input . --output model.json -- python3 train.py
   offpeak run --vram 24GB --max-price 0.40/h --input . -- python3 train.py --epochs 20
+  offpeak run --input-from data=- -- python3 train.py data/clean.csv
   offpeak run digits.wasm`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := s.submit(cmd.Context(), c, args)
@@ -75,7 +76,7 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 			return follow.Exit(job)
 		},
 	}
-	s.bind(cmd)
+	s.bind(cmd, c)
 	f := cmd.Flags()
 	f.StringVar(&out, "out", ".", "`folder` for the outputs")
 	f.BoolVarP(&detach, "detach", "d", false, "print the job's id and do not wait")

@@ -37,6 +37,7 @@ A job file is YAML with the names of the API; sizes may have units:
 
 ` + transfer.InputHelp,
 		Example: `  offpeak submit --input . --output model.json -- python3 train.py
+  offpeak submit --after - -- python3 report.py
   offpeak submit -f job.yaml
   offpeak submit -f job.yaml --name second-try --memory 8GB`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,7 +52,7 @@ A job file is YAML with the names of the API; sizes may have units:
 			return c.print(job, []string{string(job.ID)}, nil)
 		},
 	}
-	s.bind(cmd)
+	s.bind(cmd, c)
 	return c.command(cmd)
 }
 
@@ -63,13 +64,16 @@ type submission struct {
 	after, afterAny, from []string
 }
 
-func (s *submission) bind(cmd *cobra.Command) {
+func (s *submission) bind(cmd *cobra.Command, c *client) {
 	s.Bind(cmd)
 	f := cmd.Flags()
 	f.StringVarP(&s.file, "file", "f", "", "job `file` in YAML; - reads it from standard input")
 	f.StringArrayVar(&s.after, "after", nil, "begin once this `job` has succeeded; if it does not, this one fails (repeatable)")
 	f.StringArrayVar(&s.afterAny, "after-any", nil, "begin once this `job` has ended, however (repeatable)")
 	f.StringArrayVar(&s.from, "input-from", nil, "begin once a job has succeeded, with its outputs in a folder: `folder=job` (repeatable)")
+	for _, name := range []string{"after", "after-any"} {
+		_ = cmd.RegisterFlagCompletionFunc(name, c.completeJobs())
+	}
 }
 
 // submit checks the job, sends its inputs and hands it in. Nothing is sent
