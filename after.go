@@ -35,6 +35,7 @@ func ValidateAfter(list []After) error {
 	var v validator
 	if len(list) > MaxAfter {
 		v.add("after", fmt.Sprint(len(list)), fmt.Sprintf("names at most %d jobs", MaxAfter))
+		return errors.Join(v.errs...)
 	}
 	seen := make(map[JobID]bool, len(list))
 	for i, a := range list {

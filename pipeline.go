@@ -70,6 +70,10 @@ func (p Pipeline) Validate() error {
 			field string
 			names []string
 		}{{"after", s.After}, {"after_any", s.AfterAny}, {"from", s.From}} {
+			if n := len(list.names); n > MaxAfter {
+				v.add(field+list.field, fmt.Sprint(n), fmt.Sprintf("names at most %d steps", MaxAfter))
+				continue
+			}
 			for k, name := range list.names {
 				field := fmt.Sprintf("%s%s[%d]", field, list.field, k)
 				if _, known := at[name]; !known {
@@ -78,6 +82,9 @@ func (p Pipeline) Validate() error {
 					v.add(field, name, "is named once")
 				}
 			}
+		}
+		if max(len(s.After), len(s.AfterAny), len(s.From)) > MaxAfter {
+			continue
 		}
 		for k, name := range s.AfterAny {
 			if slices.Contains(s.After, name) {
@@ -157,14 +164,21 @@ func (p Pipeline) Order() (order []int, cycle []string) {
 	for i, s := range p.Steps {
 		at[s.Name] = i
 	}
+	parents := make([][]int, len(p.Steps))
+	for i, s := range p.Steps {
+		for _, parent := range s.Parents() {
+			parents[i] = append(parents[i], at[parent.Step])
+		}
+	}
 	placed := make([]bool, len(p.Steps))
-	waits := func(i int) (string, bool) {
-		for _, parent := range p.Steps[i].Parents() {
-			if !placed[at[parent.Step]] {
-				return parent.Step, true
+	// waits returns the first step that i waits for and that has no place yet.
+	waits := func(i int) (next int, waiting bool) {
+		for _, k := range parents[i] {
+			if !placed[k] {
+				return k, true
 			}
 		}
-		return "", false
+		return 0, false
 	}
 	for len(order) < len(p.Steps) {
 		before := len(order)
@@ -185,8 +199,7 @@ func (p Pipeline) Order() (order []int, cycle []string) {
 				return nil, append(cycle[first:], name)
 			}
 			seen[name], cycle = len(cycle), append(cycle, name)
-			next, _ := waits(i)
-			i = at[next]
+			i, _ = waits(i)
 		}
 	}
 	return order, nil

@@ -48,7 +48,8 @@ func TestPipelineRefuses(t *testing.T) {
 		{"a bad spec", []Step{step("a", nil), step("b", func(s *Step) { s.Task.Driver = "x" })}, "steps[1].task.driver", "is process or wasm"},
 		{"itself", []Step{step("a", after("a"))}, "steps", "a waits for a"},
 		{"a circle", []Step{step("z", after("a")), step("a", after("b")), step("b", after("c")), step("c", after("a"))}, "steps", "a waits for b waits for c waits for a"},
-		{"too many parents", wide, "steps[65].after", "at most 64 steps"},
+		{"too many parents", wide, "steps[65].after", "names at most 64 steps"},
+		{"too many parents in all", append(slices.Clone(many[:MaxAfter+1]), step("last", func(s *Step) { s.After, s.From = names[:MaxAfter], names[MaxAfter:] })), "steps[65].after", "at most 64 steps"},
 	} {
 		err := Pipeline{Steps: c.steps}.WithDefaults().Validate()
 		f, ok := errors.AsType[*FieldError](err)
