@@ -137,7 +137,7 @@ var ends = []End{
 	{EndBudgetSpent, LeasePreempted, FaultMarket, CountNever, ChargeFull, "The job's budget or the account's balance is spent.", "Add funds, or raise --budget, and `offpeak retry JOB`."},
 	{EndInputUnavailable, LeaseFailed, FaultGrid, CountNode, ChargeNothing, "An input could not be fetched whole from the hub.", "Submit the job again; its input is packed and sent anew."},
 	{EndCheckpointUnusable, LeaseFailed, FaultGrid, CountNode, ChargeNothing, "No stored checkpoint could be restored.", ""},
-	{EndDependencyFailed, LeaseCancelled, FaultUser, CountNever, ChargeNothing, "A job that this one waits for did not succeed.", "Mend and retry the job it waits for."},
+	{EndDependencyFailed, LeaseCancelled, FaultUser, CountNever, ChargeNothing, "A job that this one waits for did not succeed.", "Mend the job it waits for and `offpeak retry` it, then this one."},
 	{EndRestored, LeaseLost, FaultGrid, CountInterruption, ChargeNothing, "The hub was restored from a backup that is older than the lease.", ""},
 }
 

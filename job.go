@@ -161,7 +161,9 @@ type Job struct {
 	// NotBefore is the earliest moment of the next claim. Set by a requeue.
 	NotBefore *time.Time `json:"not_before,omitempty"`
 	// RetryOf is the job this one repeats.
-	RetryOf     JobID      `json:"retry_of,omitempty"`
+	RetryOf JobID `json:"retry_of,omitempty"`
+	// After are the jobs that it waits for, or waited for.
+	After       []Awaited  `json:"after,omitempty"`
 	SubmittedBy MemberID   `json:"submitted_by,omitempty"`
 	SubmittedAt time.Time  `json:"submitted_at"`
 	StartedAt   *time.Time `json:"started_at,omitempty" doc:"start of the first attempt that ran"`

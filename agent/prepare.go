@@ -68,7 +68,7 @@ func (t *attempt) layOut() error {
 
 // plain says that the usual empty folders are all that the job needs.
 func (t *attempt) plain() bool {
-	return t.Work.Task.Input == "" && t.checkpoints() == state.CheckpointDir
+	return t.Work.Task.Input == "" && len(t.Work.Inputs) == 0 && t.checkpoints() == state.CheckpointDir
 }
 
 // fetch brings the input, the job's folders and the newest checkpoint.
@@ -84,6 +84,11 @@ func (t *attempt) fetch(ctx context.Context) error {
 			return &inputError{err}
 		}
 	}
+	for _, in := range t.Work.Inputs {
+		if err := t.fetchInto(ctx, work, in); err != nil {
+			return err
+		}
+	}
 	dir := t.checkpoints()
 	if t.plain() {
 		return t.restore(ctx, work, dir) // Lay made all there is
@@ -94,6 +99,25 @@ func (t *attempt) fetch(ctx context.Context) error {
 		}
 	}
 	return t.restore(ctx, work, dir)
+}
+
+// fetchInto brings the outputs of a job that this one waited for.
+func (t *attempt) fetchInto(ctx context.Context, work *os.Root, in wire.Input) error {
+	if err := work.MkdirAll(in.Into, 0o700); err != nil {
+		return &driver.StartError{Reason: offpeak.EndBadInput, Detail: fmt.Sprintf("the input has something that is not a folder at %s: %v", in.Into, err)}
+	}
+	if in.Tree == "" {
+		return nil
+	}
+	place, err := work.OpenRoot(in.Into)
+	if err != nil {
+		return &driver.StartError{Reason: offpeak.EndBadInput, Detail: fmt.Sprintf("the input has something that is not a folder at %s: %v", in.Into, err)}
+	}
+	defer place.Close()
+	if err := blob.Unpack(ctx, t.data.Remote(), in.Tree, place, blob.UnpackOptions{Limit: t.Work.Resources.Disk}); err != nil {
+		return &inputError{err}
+	}
+	return nil
 }
 
 // restore brings the newest checkpoint that is whole.

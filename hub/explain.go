@@ -22,7 +22,9 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	}
 	out := wire.Explanation{Job: j.ID, State: j.State}
 	if j.State != offpeak.JobQueued {
-		out.Summary = summary(&j)
+		if out.Summary = summary(&j); j.State == offpeak.JobBlocked {
+			out.After = j.After
+		}
 		return out, nil
 	}
 	out.NotBefore = j.NotBefore
@@ -237,7 +239,7 @@ func count(n int, what string) string {
 func summary(j *offpeak.Job) string {
 	switch j.State {
 	case offpeak.JobBlocked:
-		return "It waits for other jobs to end."
+		return awaits(j)
 	case offpeak.JobLeased:
 		return fmt.Sprintf("Attempt %d is being prepared on %s.", j.Attempt, j.Node)
 	case offpeak.JobRunning:
@@ -250,6 +252,9 @@ func summary(j *offpeak.Job) string {
 		return fmt.Sprintf("It is %s.", j.State)
 	}
 	s := end.Sentence
+	if j.Reason == offpeak.EndDependencyFailed && j.Detail != "" {
+		s = "It waited for another job to succeed: " + j.Detail + "."
+	}
 	if j.State == offpeak.JobFailed && end.Next != "" {
 		s += " " + end.Next
 	}

@@ -65,7 +65,8 @@ func (h *Hub) handedOver(ctx context.Context, from offpeak.LeaseID, a attempt, t
 		h.unclaimed(ctx, []attempt{a}, err)
 		return
 	}
-	// The report was refused or is a repeated one: nothing was claimed.
+	// The report was refused, is a repeated one, or freed jobs that may go first:
+	// nothing was claimed.
 	if q, again := h.requeued(ctx, a.item); again {
 		h.mu.Lock()
 		a.item.class.back()

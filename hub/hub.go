@@ -198,6 +198,9 @@ type Hub struct {
 	// doubt says that the outcome of a write is unknown: the picture and the
 	// store may differ.
 	doubt atomic.Bool
+	// untold counts the monitor's ticks since it looked for jobs that are yet to be told
+	// of an end.
+	untold atomic.Int64
 
 	circle  circle
 	brake   brake

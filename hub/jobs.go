@@ -13,14 +13,14 @@ import (
 // longestWait is how long one call of WaitJob waits at most.
 const longestWait = time.Minute
 
-// Submit validates, stores and queues a job.
-func (h *Hub) Submit(ctx context.Context, op store.Op, account offpeak.AccountID, spec offpeak.Spec) (offpeak.Job, error) {
-	return h.submit(ctx, op, account, spec, "")
+// Submit validates, stores and queues a job, once those that it waits for have ended.
+func (h *Hub) Submit(ctx context.Context, op store.Op, account offpeak.AccountID, spec offpeak.Spec, after ...offpeak.After) (offpeak.Job, error) {
+	return h.submit(ctx, op, account, spec, after, "")
 }
 
-func (h *Hub) submit(ctx context.Context, op store.Op, account offpeak.AccountID, spec offpeak.Spec, retryOf offpeak.JobID) (offpeak.Job, error) {
+func (h *Hub) submit(ctx context.Context, op store.Op, account offpeak.AccountID, spec offpeak.Spec, after []offpeak.After, retryOf offpeak.JobID) (offpeak.Job, error) {
 	spec = spec.WithDefaults()
-	if err := spec.Validate(); err != nil {
+	if err := errors.Join(spec.Validate(), offpeak.ValidateAfter(after)); err != nil {
 		return offpeak.Job{}, err
 	}
 	if !op.ID.Valid() {
@@ -35,23 +35,32 @@ func (h *Hub) submit(ctx context.Context, op store.Op, account offpeak.AccountID
 	}
 	ctx, done := h.settling(ctx)
 	defer done()
-	j, err := h.env.Store.Submit(ctx, op, store.NewJob{ID: offpeak.JobID(id), Account: account, Spec: spec, RetryOf: retryOf})
+	j, err := h.env.Store.Submit(ctx, op, store.NewJob{ID: offpeak.JobID(id), Account: account, Spec: spec, RetryOf: retryOf, After: after})
 	if err != nil {
 		return offpeak.Job{}, h.failed(err)
 	}
-	h.metrics.submitted.Inc()
-	if j.State == offpeak.JobQueued {
-		q := queued(&j)
+	h.submitted(j)
+	return j, nil
+}
+
+// submitted takes new jobs into the picture.
+func (h *Hub) submitted(jobs ...offpeak.Job) {
+	for i := range jobs {
+		j := &jobs[i]
+		h.metrics.submitted.Inc()
+		if j.State != offpeak.JobQueued {
+			continue
+		}
+		q := queued(j)
 		asks := asksText(q.Requirements)
 		now := h.env.Now()
 		h.mu.Lock()
 		h.queue.add(q, asks, now)
 		h.mu.Unlock()
-		h.wake()
 		h.circle.tell(string(j.ID))
 	}
+	h.wake()
 	h.wrote()
-	return j, nil
 }
 
 // Retry submits an ended job's spec again; ErrConflict while it has not ended.
@@ -63,7 +72,7 @@ func (h *Hub) Retry(ctx context.Context, op store.Op, account offpeak.AccountID,
 	if !j.State.Terminal() {
 		return offpeak.Job{}, fmt.Errorf("retry job %s: it is %s and has not ended: %w", job, j.State, offpeak.ErrConflict)
 	}
-	if j.Group != string(j.ID) {
+	if offpeak.GroupID(j.Group).Valid() {
 		// Without its array it would find neither index nor parameters.
 		only := offpeak.Indexes{{First: j.Index, Last: j.Index}}
 		g, err := h.submitGroup(ctx, op, store.NewGroup{Account: j.Account, RetryOf: offpeak.GroupID(j.Group), Only: only})
@@ -72,7 +81,7 @@ func (h *Hub) Retry(ctx context.Context, op store.Op, account offpeak.AccountID,
 		}
 		return h.env.Store.Job(ctx, account, g.ID.Member(j.Index))
 	}
-	return h.submit(ctx, op, j.Account, j.Spec, job)
+	return h.submit(ctx, op, j.Account, j.Spec, nil, job)
 }
 
 // Cancel cancels a job and tells its node at once.

@@ -64,6 +64,9 @@ func (h *Hub) monitor(ctx context.Context) error {
 		if err := h.bill(ctx); err != nil {
 			h.refused(ctx, "bill leases", err)
 		}
+		if err := h.free(ctx); err != nil {
+			h.refused(ctx, "free jobs that wait for ended ones", err)
+		}
 		h.auction(ctx, now)
 	}
 }

@@ -138,10 +138,14 @@ func work(a *store.Assignment) *wire.Work {
 		maps.Copy(task.Env, a.Spec.Task.Env)
 		maps.Copy(task.Env, a.Member)
 	}
-	return &wire.Work{
+	w := &wire.Work{
 		JobName: a.Spec.Name, Account: a.Lease.Account, Task: task, Limits: a.Spec.Limits,
 		Resources: a.Lease.Resources, Checkpoints: a.Checkpoints,
 	}
+	for _, in := range a.Inputs {
+		w.Inputs = append(w.Inputs, wire.Input{Into: in.Into, Tree: in.Tree})
+	}
+	return w
 }
 
 // Report applies reports, each for itself; those of one lease in their order.

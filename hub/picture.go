@@ -25,6 +25,7 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 	if len(changes) == 0 {
 		return
 	}
+	changes = h.withFreed(changes)
 	now := h.env.Now()
 	h.mu.Lock()
 	for i := range changes {
@@ -49,6 +50,9 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 			h.bells.Ring(string(id))
 			if c := &changes[i]; c.Job.Group != string(id) {
 				h.bells.Ring(c.Job.Group)
+			}
+			if changes[i].Queued != nil && changes[i].Lease == nil {
+				h.circle.tell(string(id)) // whoever matches need not wait for the event
 			}
 		}
 	}

@@ -134,6 +134,8 @@ type Assignment struct {
 	Spec  offpeak.Spec
 	// Checkpoints are what the attempt may resume from, newest first, at most 2.
 	Checkpoints []offpeak.Checkpoint
+	// Inputs are the outputs of jobs that the job waited for, and where they go.
+	Inputs []Input
 	// Taken says that the lease was made as Claim.Taken says, for the agent that
 	// the node has now, which has not spoken of it yet.
 	Taken bool
@@ -141,6 +143,13 @@ type Assignment struct {
 	Member map[string]string
 	// Left is how long an offer still lived when this was read; 0 of other leases.
 	Left time.Duration
+}
+
+// Input is a tree that is laid out in a folder of the job's folder.
+type Input struct {
+	Into string
+	// Tree is "" where the job had no outputs: the folder is empty.
+	Tree offpeak.Hash
 }
 
 // Beat is one heartbeat as the store sees it.
@@ -229,7 +238,8 @@ type Report struct {
 
 	// Then gives what an ended report frees to the next job: it is made as by
 	// Claim, after the report and in its transaction, and stands alone. It is not
-	// tried for a report of another kind, nor for a refused or repeated one.
+	// tried for a report of another kind, nor for a refused or repeated one, nor for
+	// an end that others wait for: they may go first.
 	Then *Claim
 }
 

@@ -76,7 +76,17 @@ type Jobs interface {
 	// returns. The spec is valid and has its defaults. It returns ErrQuota when
 	// the account's quota of queued jobs is used up, ErrBlobMissing when the
 	// input tree is not stored for the account.
+	//
+	// A job that waits for others which have not all ended is blocked (job.blocked):
+	// whoever ends the last of them queues it in the same transaction. Where one that
+	// must succeed did not, the job has failed instead, by dependency_failed, and what
+	// waits for it fares as it has to. A *FieldError names a job that is not there or is
+	// another account's.
 	Submit(ctx context.Context, op Op, job NewJob) (offpeak.Job, error)
+	// SubmitAll stores jobs all or none, in their order, each as Submit does; one
+	// may wait for those before it, and one that repeats another waits for those before
+	// it that repeat what that one waited for. The operation id is that of all together.
+	SubmitAll(ctx context.Context, op Op, jobs []NewJob) ([]offpeak.Job, error)
 	// Cancel ends a job that is not leased or only offered at once; a job whose
 	// lease was accepted becomes cancelling and its lease is asked to stop.
 	// Cancelling a cancelling or cancelled job changes nothing and returns it;
@@ -90,6 +100,10 @@ type Jobs interface {
 	Attempts(ctx context.Context, account offpeak.AccountID, job offpeak.JobID) ([]offpeak.Lease, error)
 	// Checkpoints lists a job's stored checkpoints, newest first.
 	Checkpoints(ctx context.Context, account offpeak.AccountID, job offpeak.JobID) ([]offpeak.Checkpoint, error)
+	// Free tells jobs that others which they wait for have ended, where the
+	// transaction of that end had too many to tell; at most about limit of them.
+	// more: there are more.
+	Free(ctx context.Context, limit int) (changes []Change, more bool, err error)
 	// Queue walks over all queued jobs in the order of matching: priority, then
 	// first submitted. It is for a hub that starts, and is streamed.
 	Queue(ctx context.Context) iter.Seq2[Queued, error]
@@ -105,7 +119,15 @@ type NewJob struct {
 	Spec    offpeak.Spec
 	// RetryOf is the ended job of the same account that this one repeats; its
 	// stored checkpoints become the new job's as well.
+	// It waits for what that one did, where that was retried for its newest retry;
+	// ErrConflict: one of those failed, and was not retried.
 	RetryOf offpeak.JobID
+	// After are the jobs that it waits for; none with RetryOf.
+	After []offpeak.After
+	// Group and Index place it among jobs that were submitted together; "" for a
+	// job of its own.
+	Group string
+	Index int
 }
 
 // JobFilter restricts a list of jobs. Zero fields restrict nothing.
@@ -160,6 +182,18 @@ type Change struct {
 	Paid *Paid `json:"-"`
 	// Then is what became of Report.Then; nil where it was not tried.
 	Then *Claimed `json:"-"`
+	// Freed is what this end meant for jobs that wait; nil where it is no end that
+	// any waits for.
+	Freed *Freed `json:"-"`
+}
+
+// Freed is what the end of a job meant for those that wait for it.
+type Freed struct {
+	// Changes are of jobs that are queued now, or have failed since a job that they
+	// wait for did not succeed; also of those that wait for these.
+	Changes []Change
+	// More: there are others that are yet to be told, by Free.
+	More bool
 }
 
 // Accounts is who may do what.

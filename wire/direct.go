@@ -253,9 +253,47 @@ func (b Blobs) Download(ctx context.Context, hash offpeak.Hash) ([]byte, error) 
 
 // The calls of people and their programs follow.
 
-// Submit submits a job.
-func (d *Direct) Submit(ctx context.Context, op offpeak.OpID, spec offpeak.Spec) (out offpeak.Job, err error) {
-	err = d.Do(ctx, http.MethodPost, "/jobs", op, spec, &out)
+// NewJob is the body of POST /v1/jobs: a spec, and the jobs that it waits for.
+type NewJob struct {
+	offpeak.Spec
+	After []offpeak.After `json:"after,omitempty" doc:"jobs of the account that must end first; up to 64"`
+}
+
+// Submit submits a job, which waits for others.
+func (d *Direct) Submit(ctx context.Context, op offpeak.OpID, spec offpeak.Spec, after ...offpeak.After) (out offpeak.Job, err error) {
+	err = d.Do(ctx, http.MethodPost, "/jobs", op, NewJob{spec, after}, &out)
+	return out, err
+}
+
+// PipelineJobs is jobs that were submitted together, in the order of their steps.
+type PipelineJobs struct {
+	ID   string        `json:"id"`
+	Name string        `json:"name,omitempty"`
+	Jobs []offpeak.Job `json:"jobs"`
+}
+
+// SubmitPipeline submits jobs that wait for each other, all or none.
+func (d *Direct) SubmitPipeline(ctx context.Context, op offpeak.OpID, p offpeak.Pipeline) (out PipelineJobs, err error) {
+	err = d.Do(ctx, http.MethodPost, "/pipelines", op, p, &out)
+	return out, err
+}
+
+// Pipeline returns a pipeline.
+func (d *Direct) Pipeline(ctx context.Context, id string) (out PipelineJobs, err error) {
+	err = d.Do(ctx, http.MethodGet, "/pipelines/"+url.PathEscape(id), "", nil, &out)
+	return out, err
+}
+
+// CancelPipeline cancels what of a pipeline has not ended.
+func (d *Direct) CancelPipeline(ctx context.Context, op offpeak.OpID, id string) (out PipelineJobs, err error) {
+	err = d.Do(ctx, http.MethodPost, "/pipelines/"+url.PathEscape(id)+"/cancel", op, nil, &out)
+	return out, err
+}
+
+// RetryPipeline submits what of an ended pipeline did not succeed again, as a pipeline
+// of its own.
+func (d *Direct) RetryPipeline(ctx context.Context, op offpeak.OpID, id string) (out PipelineJobs, err error) {
+	err = d.Do(ctx, http.MethodPost, "/pipelines/"+url.PathEscape(id)+"/retry", op, nil, &out)
 	return out, err
 }
 

@@ -152,6 +152,15 @@ type Work struct {
 	Limits      offpeak.Limits       `json:"limits"`
 	Resources   offpeak.Resources    `json:"resources"`
 	Checkpoints []offpeak.Checkpoint `json:"checkpoints,omitempty"`
+	// Inputs are the outputs of jobs that this one waited for.
+	Inputs []Input `json:"inputs,omitempty"`
+}
+
+// Input is a tree that is laid out in a folder of the job's folder.
+type Input struct {
+	Into string `json:"into"`
+	// Tree is "" for an empty folder.
+	Tree offpeak.Hash `json:"tree,omitempty"`
 }
 
 // Report is what an agent says of one lease; kinds as in the store's contract:
@@ -266,6 +275,8 @@ type Explanation struct {
 	Causes []Cause `json:"causes,omitempty"`
 	// Nodes says for each node (at most 100) why not, or its score.
 	Nodes []NodeVerdict `json:"nodes,omitempty"`
+	// After are the jobs that it waits for, while it is blocked.
+	After []offpeak.Awaited `json:"after,omitempty"`
 	// NotBefore is set while the job pauses after a failure.
 	NotBefore *time.Time `json:"not_before,omitempty"`
 	// Ahead counts queued jobs that are matched before this one.

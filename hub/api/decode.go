@@ -196,6 +196,10 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	fields := make(map[string]reflect.Type, t.NumField())
 	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && name == "" {
+			maps.Copy(fields, jsonFields(f.Type))
+			continue
+		}
 		if f.IsExported() && name != "-" {
 			if name == "" {
 				name = f.Name

@@ -21,7 +21,7 @@ func TestDecodeNamesEveryFault(t *testing.T) {
 		{"NaN", `{` + good + `,"priority":NaN}`, map[string]string{"body": "'N'"}},
 		{"two values", `{` + good + `} {}`, map[string]string{"body": "one JSON value"}},
 		{"a list", `[]`, map[string]string{"body": "is an object"}},
-		{"unknown field", `{` + good + `,"nmae":"x"}`, map[string]string{"nmae": "is not known here; there is labels, limits, name"}},
+		{"unknown field", `{` + good + `,"nmae":"x"}`, map[string]string{"nmae": "is not known here; there is after, labels, limits, name"}},
 		{"unknown field below", `{"task":{"driver":"process","command":["true"],"image":"x"}}`, map[string]string{"task.image": "is not known here"}},
 		{"a unit that is none", `{` + good + `,"requirements":{"memory_bytes":"24GBB"}}`, map[string]string{"requirements.memory_bytes": "24GB"}},
 		{"negative size", `{` + good + `,"requirements":{"memory_bytes":-1}}`, map[string]string{"requirements.memory_bytes": "from 0"}},
@@ -54,7 +54,7 @@ func TestDecodeNamesEveryFault(t *testing.T) {
 			map[string]string{"x": "not known", "priority": "whole number", "requirements.disk_bytes": "a size is"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := decode[offpeak.Spec]([]byte(tc.body))
+			_, err := decode[wire.NewJob]([]byte(tc.body))
 			if !errors.Is(err, offpeak.ErrInvalid) {
 				t.Fatalf("decode: %v, want ErrInvalid", err)
 			}
@@ -75,13 +75,28 @@ func TestDecodeNamesEveryFault(t *testing.T) {
 }
 
 func TestDecodeReadsWhatIsWellFormed(t *testing.T) {
-	s, err := decode[offpeak.Spec]([]byte(` {"task":{"driver":"wasm","command":["a.wasm"],"checkpoint":{"every":"2m"}},
+	s, err := decode[wire.NewJob]([]byte(` {"task":{"driver":"wasm","command":["a.wasm"],"checkpoint":{"every":"2m"}},
 		"requirements":{"memory_bytes":"24GB","disk_bytes":7,"max_price":400000},"retry":null,"labels":null} ` + "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Requirements.Memory != 24*offpeak.GB || s.Requirements.Disk != 7 || s.Task.Checkpoint.Every.Std().Minutes() != 2 {
 		t.Errorf("decoded %+v", s)
+	}
+}
+
+func TestDecodePipeline(t *testing.T) {
+	p, err := decode[offpeak.Pipeline]([]byte(`{"steps":[{"name":"a","task":{"driver":"process","command":["true"]},"from":["b"],"requirements":{"max_price":7}}]}`))
+	if err != nil || p.Steps[0].Name != "a" || p.Steps[0].From[0] != "b" || *p.Steps[0].Requirements.MaxPrice != 7 {
+		t.Errorf("decoded %+v, %v", p, err)
+	}
+	_, err = decode[offpeak.Pipeline]([]byte(`{"steps":[{"name":"a","task":{"driver":"process","command":["true"]}},{"nmae":"b","limits":{"budget":null}}]}`))
+	got := map[string]string{}
+	for _, f := range wire.ProblemOf(err).Errors {
+		got[f.Location] = f.Message
+	}
+	if len(got) != 2 || !strings.Contains(got["steps[1].nmae"], "there is after, after_any, from, labels") || !strings.Contains(got["steps[1].limits.budget"], "never null") {
+		t.Errorf("faults %v", got)
 	}
 }
 
@@ -92,7 +107,7 @@ func TestDecodeBoundsWhatItSays(t *testing.T) {
 		b.WriteString(`,"` + strings.Repeat("k", i+1) + `":0`)
 	}
 	b.WriteString("}")
-	_, err := decode[offpeak.Spec]([]byte(b.String()))
+	_, err := decode[wire.NewJob]([]byte(b.String()))
 	if n := len(wire.ProblemOf(err).Errors); n > maxFaults {
 		t.Errorf("%d faults told, want at most %d", n, maxFaults)
 	}
@@ -103,7 +118,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"task":{"command":[null]},"retry":{"user":-1}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		// Whatever is refused is refused as invalid, with a field.
-		if _, err := decode[offpeak.Spec](body); err != nil {
+		if _, err := decode[wire.NewJob](body); err != nil {
 			if p := wire.ProblemOf(err); p.Code != "invalid" || len(p.Errors) == 0 {
 				t.Errorf("problem %+v", p)
 			}

@@ -126,8 +126,9 @@ func (a *api) finish(api huma.API) document {
 	delete(schemas, "ErrorDetail")
 	// What a submitter may leave out gets defaults.
 	for name, optional := range map[string][]string{
-		"Spec": {"requirements", "limits"},
-		"Task": {"checkpoint"},
+		"NewJob": {"requirements", "limits"},
+		"Step":   {"requirements", "limits"},
+		"Task":   {"checkpoint"},
 	} {
 		if s := schemas[name]; s != nil {
 			s.Required = slices.DeleteFunc(s.Required, func(f string) bool { return slices.Contains(optional, f) })

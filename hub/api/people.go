@@ -56,11 +56,11 @@ type JobPath struct {
 }
 
 func (a *api) submit(ctx context.Context, c *caller, _ *none) (offpeak.Job, error) {
-	spec, err := decode[offpeak.Spec](c.body)
+	in, err := decode[wire.NewJob](c.body)
 	if err != nil {
 		return offpeak.Job{}, err
 	}
-	return a.hub.Submit(ctx, c.op, c.token.Account, spec)
+	return a.hub.Submit(ctx, c.op, c.token.Account, in.Spec, in.After...)
 }
 
 type jobsQuery struct {

@@ -153,6 +153,10 @@ func TestAccountsAreApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := g.enrol(ours[offpeak.RoleOwner], "n1")
+	pipe, err := ours[offpeak.RoleSubmitter].SubmitPipeline(ctx, g.op(), offpeak.Pipeline{Steps: []offpeak.Step{{Spec: offpeak.Spec{Name: "a", Task: spec().Task}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	spy := theirs[offpeak.RoleSubmitter]
 	spyOwner := theirs[offpeak.RoleOwner]
 	ourTokens, err := ours[offpeak.RoleViewer].Tokens(ctx, nil)
@@ -181,6 +185,9 @@ func TestAccountsAreApart(t *testing.T) {
 		"members of":  does(spy.Jobs(ctx, map[string][]string{"group": {string(group.ID)}})),
 		"a member":    does(spy.Job(ctx, group.ID.Member(199))),
 		"cancel one":  does(spy.Cancel(ctx, g.op(), group.ID.Member(199))),
+		"pipeline":    does(spy.Pipeline(ctx, pipe.ID)),
+		"cancel pipe": does(spy.CancelPipeline(ctx, g.op(), pipe.ID)),
+		"retry pipe":  does(spy.RetryPipeline(ctx, g.op(), pipe.ID)),
 		"logs":        closes(spy.Logs(ctx, job.ID, 0, "stdout", 0, true)),
 		"log":         closes(spy.FollowLog(ctx, job.ID, "", true)),
 		"events":      closes(spy.Events(ctx, "0", job.ID)),
@@ -199,6 +206,9 @@ func TestAccountsAreApart(t *testing.T) {
 	}
 	if groups, err := spy.Groups(ctx, nil); err != nil || len(groups.Items) != 0 {
 		t.Errorf("groups of another account are listed: %v, %v", groups, err)
+	}
+	if _, err := spy.Submit(ctx, g.op(), spec(), offpeak.After{Job: job.ID}); !errors.Is(err, offpeak.ErrInvalid) || !strings.Contains(err.Error(), string(job.ID)) {
+		t.Errorf("a job after another account's: %v, want it refused by name", err)
 	}
 	if nodes, err := spy.Nodes(ctx, nil); err != nil || len(nodes.Items) != 0 {
 		t.Errorf("nodes of another account are listed: %v, %v", nodes, err)

@@ -76,7 +76,11 @@ func (a *api) routes() []route {
 		{method: get, path: "/v1/hubs", roles: people(), summary: "The hubs of the grid that were at work in the last day", mount: answers((*api).listHubs)},
 		{method: post, path: "/v1/backup", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewBackup](), summary: "Write a backup on the hub's machine", mount: does((*api).backup)},
 
-		{method: post, path: "/v1/jobs", roles: submitters(), mutates: true, limit: json, body: typeOf[offpeak.Spec](), status: http.StatusCreated, summary: "Submit a job", mount: answers((*api).submit)},
+		{method: post, path: "/v1/jobs", roles: submitters(), mutates: true, limit: json, body: typeOf[wire.NewJob](), status: http.StatusCreated, summary: "Submit a job", mount: answers((*api).submit)},
+		{method: post, path: "/v1/pipelines", roles: submitters(), mutates: true, limit: json, body: typeOf[offpeak.Pipeline](), status: http.StatusCreated, summary: "Submit jobs that wait for each other, all or none", mount: answers((*api).submitPipeline)},
+		{method: get, path: "/v1/pipelines/{pipeline}", roles: people(), summary: "The jobs of a pipeline, in the order of its steps", mount: answers((*api).pipeline)},
+		{method: post, path: "/v1/pipelines/{pipeline}/cancel", roles: submitters(), mutates: true, summary: "Cancel the jobs of a pipeline that have not ended", mount: answers((*api).cancelPipeline)},
+		{method: post, path: "/v1/pipelines/{pipeline}/retry", roles: submitters(), mutates: true, status: http.StatusCreated, summary: "Submit the steps of an ended pipeline again that did not succeed, as a pipeline of their own", mount: answers((*api).retryPipeline)},
 		{method: get, path: "/v1/jobs", roles: people(), summary: "List jobs, newest first", mount: answers((*api).jobs)},
 		{method: get, path: "/v1/jobs/{job}", roles: people(), summary: "One job; with wait, once it has ended", mount: answers((*api).job)},
 		{method: get, path: "/v1/jobs/{job}/attempts", roles: people(), summary: "A job's leases, oldest first", mount: answers((*api).attempts)},

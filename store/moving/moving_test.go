@@ -126,6 +126,9 @@ func full(t *testing.T) *sqlite.Store {
 line', 1, 2), (5, 'j5', 'acct_1', 'j5', 0, '%[1]s', 'b', 5, 'queued', NULL, '', 1, 0)`, hash),
 		fmt.Sprintf(`INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, submitted_at) VALUES
 			('g1', 'acct_1', '%[1]s', '0-9', '', 0, 10, 10, 3, 1, 1), ('g2', 'acct_1', '%[1]s', '3,7', '[{"name":"lr","values":["0.1"]}]', 9223372036854775807, 5, 2, 2, 0, 1)`, hash),
+		`UPDATE jobs SET awaited = 1 WHERE id = 'j5'`,
+		fmt.Sprintf(`INSERT INTO jobs (seq, id, account, grp, idx, spec, name, priority, state, submitted_at, parents, waits) VALUES (6, 'j6', 'acct_1', 'pipe', 1, '%s', 'c', 0, 'blocked', 1, 2, 1)`, hash),
+		`INSERT INTO job_after VALUES ('j6', 'acct_1', 0, 'j5', 1, '', '', ''), ('j6', 'acct_1', 1, 'j3', 1, 'in/j3', 'failed', 'tree')`,
 		`INSERT INTO job_labels VALUES ('k', 'v', 3), ('k', 'V', 5), ('K', 'v', 5)`,
 		`INSERT INTO nodes (id, account, name, key, liveness, intent, availability, inventory, claimed_cpu, claimed_memory, claimed_disk, proven_cpu, capacity_cpu, capacity_memory, capacity_disk, timeout, enrolled_at)
 			VALUES ('n1', 'acct_1', 'tower', X'', 'online', 'open', 'available', '{}', 1, 2, 3, NULL, 1, 2, 3, 4, 5), ('n2', 'acct_1', 'box', X'00FF', 'offline', 'closed', 'in_use', '{}', 1, 2, 3, 7, 1, 2, 3, 4, 5)`,

@@ -32,6 +32,7 @@ func tables() []table {
 		{name: "job_groups", key: "id"},
 		{name: "jobs", key: "seq", counter: "seq"},
 		{name: "job_labels", key: "key, value, job"},
+		{name: "job_after", key: "job, parent"},
 		{name: "nodes", key: "id"},
 		{name: "node_devices", key: "node, device"},
 		{name: "node_availability", key: "node, at, availability, why"},

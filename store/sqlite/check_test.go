@@ -33,6 +33,8 @@ func TestCheckFindsPlantedViolations(t *testing.T) {
 		{"a member of no array", "I2", "job_live", `UPDATE jobs SET grp = 'group_1' WHERE id = 'job_live'`},
 		{"too many members at once", "I8", "group_1", `INSERT INTO job_groups (id, account, spec, indexes, at_once, size, members, written, todo, submitted_at, cancelled_at) SELECT 'group_1', account, spec, '0-1', 1, 2, 2, 2, 0, 1, 0 FROM jobs WHERE id = 'job_live'; UPDATE jobs SET grp = 'group_1', idx = 1 WHERE id = 'job_live';
 			UPDATE jobs SET grp = 'group_1', state = 'cancelling', lease = 'x', ended_at = 0 WHERE id = 'job_done'`},
+		{"a job that waits for ended ones", "I2", "job_waits", `UPDATE jobs SET awaited = 0, state = 'failed', lease = '', ended_at = 1, reason = 'exit_nonzero' WHERE id = 'job_live'`},
+		{"a job that waits for nobody", "I2", "job_waits", `DELETE FROM job_after`},
 		{"two results", "I3", "job_done", `INSERT INTO leases (id, job, account, attempt, node, state, cpu, memory, disk, price, expires_at, grace, time_limit, offered_at, ended_at)
 			VALUES ('lease_2', 'job_done', 'acct_1', 2, 'node_1', 'succeeded', 0, 0, 0, 0, 1, 0, 0, 1, 1)`},
 		{"a result that is not the job's", "I3", "lease_done", `UPDATE jobs SET output = 'other' WHERE id = 'job_done'`},
@@ -90,6 +92,9 @@ func TestCheckFindsPlantedViolations(t *testing.T) {
 				t.Fatal(err)
 			}
 			take("live")
+			if _, err := s.Submit(ctx, g.op(), store.NewJob{ID: "job_waits", Account: account, Spec: spec(), After: []offpeak.After{{Job: "job_live"}}}); err != nil {
+				t.Fatal(err)
+			}
 			if bad, err := s.Check(ctx); err != nil || len(bad) != 0 {
 				t.Fatalf("Check before = %v, %v", bad, err)
 			}

@@ -38,7 +38,7 @@ func (s *Store) assignments(ctx context.Context, ids []offpeak.NodeID) ([]answer
 	}
 	for _, l := range live {
 		h := byNode[l.Node]
-		a := store.Assignment{Lease: l.Lease, Spec: l.work, Checkpoints: l.from, Taken: l.unheard() && l.acceptedIncarnation == h.incarnation}
+		a := store.Assignment{Lease: l.Lease, Spec: l.work, Checkpoints: l.from, Inputs: l.inputs, Taken: l.unheard() && l.acceptedIncarnation == h.incarnation}
 		if l.State == offpeak.LeaseOffered {
 			a.Left = max(0, l.ExpiresAt.Sub(m.Now))
 		}
@@ -64,7 +64,9 @@ type assigned struct {
 	lease
 	spec        offpeak.Hash
 	checkpoints bool
+	parents     int
 	work        offpeak.Spec
+	inputs      []store.Input
 	from        []offpeak.Checkpoint
 	// group is the job's, "" of a job of its own; array is what that is.
 	group offpeak.GroupID
@@ -72,7 +74,7 @@ type assigned struct {
 }
 
 // readWork completes leases by specs that were not read lately, which never change, and
-// by checkpoints.
+// by checkpoints and the outputs of jobs that they waited for.
 func (s *Store) readWork(ctx context.Context, live []*assigned) error {
 	var more []*assigned
 	for _, l := range live {
@@ -81,7 +83,7 @@ func (s *Store) readWork(ctx context.Context, live []*assigned) error {
 		if l.group != "" {
 			l.array = s.recentArray(l.group)
 		}
-		if !known || l.checkpoints || l.group != "" && l.array == nil {
+		if !known || l.checkpoints || l.parents > 0 || l.group != "" && l.array == nil {
 			more = append(more, l)
 		}
 	}
@@ -104,6 +106,11 @@ func (s *Store) readWork(ctx context.Context, live []*assigned) error {
 					return struct{}{}, err
 				}
 			}
+			if l.parents > 0 {
+				if l.inputs, err = t.inputs(l.Job); err != nil {
+					return struct{}{}, err
+				}
+			}
 		}
 		return struct{}{}, nil
 	})
@@ -122,11 +129,11 @@ func lookAssignments(ids []offpeak.NodeID, into map[offpeak.NodeID]*holding, liv
 			*kept = h
 		}
 		return err
-	}}, {`SELECT ` + leaseColumns + `, (SELECT spec FROM jobs WHERE jobs.id = leases.job), (SELECT CASE WHEN grp = id THEN '' ELSE grp END FROM jobs WHERE jobs.id = leases.job),
-		EXISTS (SELECT 1 FROM checkpoints WHERE checkpoints.job = leases.job)
+	}}, {`SELECT ` + leaseColumns + `, (SELECT spec FROM jobs WHERE jobs.id = leases.job), (SELECT CASE WHEN ` + ofArray + ` THEN grp ELSE '' END FROM jobs WHERE jobs.id = leases.job),
+		(SELECT parents FROM jobs WHERE jobs.id = leases.job), EXISTS (SELECT 1 FROM checkpoints WHERE checkpoints.job = leases.job)
 		FROM leases WHERE ` + liveLease + ` AND ` + ofNode + ` ORDER BY offered_at, id`, []any{arg}, func(r Rows) error {
 		l := &assigned{}
 		*live = append(*live, l)
-		return l.scan(r, &l.spec, &l.group, &l.checkpoints)
+		return l.scan(r, &l.spec, &l.group, &l.parents, &l.checkpoints)
 	}}}
 }

@@ -41,7 +41,13 @@ func invariants() []invariant {
 		{"I2", `SELECT g.id, 'has ' || g.members || ' members, ' || g.written || ' were written, and none is to be' FROM job_groups g WHERE g.todo = 0 AND g.written < g.members`},
 		{"I2", `SELECT g.id, 'was cancelled; ' || count(*) || ' members are open' FROM job_groups g JOIN jobs j ON j.grp = g.id WHERE j.grp <> j.id AND g.todo = 0 AND g.cancelled_at <> 0
 			AND j.state IN ('blocked', 'queued', 'leased', 'running') GROUP BY g.id`},
-		{"I2", `SELECT j.id, 'is a member of ' || j.grp || ', which is not there' FROM jobs j WHERE j.grp <> j.id AND NOT EXISTS (SELECT 1 FROM job_groups g WHERE g.id = j.grp)`},
+		{"I2", `SELECT j.id, 'is a member of ' || j.grp || ', which is not there' FROM jobs j WHERE j.` + ofArray + ` AND NOT EXISTS (SELECT 1 FROM job_groups g WHERE g.id = j.grp)`},
+		// Whom one end told too many to tell at once are told within moments.
+		{"I2", `SELECT j.id, 'is blocked although all ' || j.parents || ' jobs that it waits for have ended' FROM jobs j WHERE j.state = 'blocked'
+			AND NOT EXISTS (SELECT 1 FROM job_after a JOIN jobs p ON p.id = a.parent WHERE a.job = j.id AND a.told = '' AND (p.ended_at = 0 OR p.awaited = 1 AND p.ended_at + 60000000 > $1))`},
+		{"I2", `SELECT j.id, 'waits for ' || j.waits || ' jobs, but ' || count(a.parent) || ' are yet to end' FROM jobs j LEFT JOIN job_after a ON a.job = j.id AND a.told = ''
+			WHERE j.parents > 0 GROUP BY j.id, j.waits HAVING count(a.parent) <> j.waits`},
+		{"I2", `SELECT a.job, 'waits for ' || p.id || ', which is ' || p.state || ' and does not know' FROM job_after a JOIN jobs p ON p.id = a.parent WHERE a.told = '' AND p.awaited = 0`},
 		{"I3", `SELECT job, 'has ' || count(*) || ' succeeded attempts' FROM leases WHERE state = 'succeeded' GROUP BY job, rank HAVING count(*) > 1`},
 		{"I3", `SELECT l.id, 'succeeded as attempt ' || l.attempt || '; job ' || j.id || ' is ' || j.state || ' with attempt ' || j.attempt FROM leases l JOIN jobs j ON j.id = l.job
 			WHERE l.state = 'succeeded' AND (j.state <> 'succeeded' OR j.attempt <> l.attempt OR j.output <> l.output)`},

@@ -165,7 +165,7 @@ func (s *Store) LeaseReads(ctx context.Context, node offpeak.NodeID, id offpeak.
 		if err != nil {
 			return struct{}{}, err
 		}
-		ok, err := t.exists(`WITH roots (tree) AS (SELECT $1 UNION SELECT tree FROM checkpoints WHERE job = $2)
+		ok, err := t.exists(`WITH roots (tree) AS (SELECT $1 UNION SELECT tree FROM checkpoints WHERE job = $2 UNION SELECT output FROM job_after WHERE job = $2)
 			SELECT 1 FROM roots WHERE tree <> '' AND (tree = $3 OR EXISTS (SELECT 1 FROM tree_chunks c WHERE c.account = $4 AND c.tree = roots.tree AND c.chunk = $3))`,
 			string(j.Spec.Task.Input), string(j.ID), string(hash), string(l.Account))
 		if err == nil && !ok {
@@ -181,6 +181,7 @@ func (s *Store) LeaseReads(ctx context.Context, node offpeak.NodeID, id offpeak.
 const free = `NOT EXISTS (SELECT 1 FROM tree_chunks c WHERE c.chunk = b.hash AND c.account = b.account AND c.tree <> b.hash)
 	AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.input = b.hash AND j.account = b.account AND j.input <> '')
 	AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.output = b.hash AND j.account = b.account AND j.output <> '')
+	AND NOT EXISTS (SELECT 1 FROM job_after a WHERE a.output = b.hash AND a.account = b.account AND a.output <> '')
 	AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.output = b.hash AND l.account = b.account AND l.output <> '')
 	AND NOT EXISTS (SELECT 1 FROM checkpoints k WHERE k.tree = b.hash AND k.account = b.account)
 	AND NOT EXISTS (SELECT 1 FROM log_segments s WHERE s.blob = b.hash AND s.account = b.account AND s.blob <> '')`

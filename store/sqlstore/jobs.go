@@ -20,19 +20,27 @@ type submission struct {
 	job                     store.NewJob
 	hash                    offpeak.Hash
 	canonical, requirements string
+	// after are the jobs that it waits for: those of the job that it repeats, where it
+	// repeats one.
+	after []offpeak.After
+}
+
+func newSubmission(op store.Op, n store.NewJob) (submission, error) {
+	canonical, err := n.Spec.Canonical()
+	if err != nil {
+		return submission{}, err
+	}
+	requirements, err := json.Marshal(n.Spec.Requirements)
+	return submission{op, n, hashOf(canonical), string(canonical), string(requirements), n.After}, err
 }
 
 // Submit stores a job.
 func (s *Store) Submit(ctx context.Context, op store.Op, n store.NewJob) (offpeak.Job, error) {
-	canonical, err := n.Spec.Canonical()
+	sub, err := newSubmission(op, n)
 	if err != nil {
 		return offpeak.Job{}, fmt.Errorf("submit job: %w", err)
 	}
-	requirements, err := json.Marshal(n.Spec.Requirements)
-	if err != nil {
-		return offpeak.Job{}, fmt.Errorf("submit job: %w", err)
-	}
-	j, err := s.submitting.do(ctx, submission{op, n, hashOf(canonical), string(canonical), string(requirements)})
+	j, err := s.submitting.do(ctx, sub)
 	if err != nil {
 		err = fmt.Errorf("submit job: %w", err)
 	}
@@ -49,7 +57,7 @@ func (s *Store) submissions(t *verb, list []submission) ([]answer[offpeak.Job], 
 		return nil, err
 	}
 	// Jobs before accounts, as everybody locks them.
-	if err := s.loadJobs(t, forUpdate, repeated(list)); err != nil {
+	if err := s.loadRelated(t, list); err != nil {
 		return nil, err
 	}
 	open, err := t.openJobs(accounts)
@@ -72,20 +80,14 @@ func (s *Store) submissions(t *verb, list []submission) ([]answer[offpeak.Job], 
 			t.writes = wrote
 		}
 	}
-	// In one order, so that two hubs that store the same specs wait for each other
-	// in one direction.
-	slices.SortFunc(t.writes.rows[addSpec], func(a, b []any) int { return strings.Compare(a[0].(string), b[0].(string)) })
+	t.sortSpecs()
 	return out, nil
 }
 
-// repeated are the jobs that submissions repeat.
-func repeated(list []submission) (out []offpeak.JobID) {
-	for _, n := range list {
-		if n.job.RetryOf != "" {
-			out = append(out, n.job.RetryOf)
-		}
-	}
-	return out
+// sortSpecs puts specs in one order, so that two hubs that store the same specs wait
+// for each other in one direction.
+func (t *verb) sortSpecs() {
+	slices.SortFunc(t.writes.rows[addSpec], func(a, b []any) int { return strings.Compare(a[0].(string), b[0].(string)) })
 }
 
 // openJobs locks the accounts that have a quota of jobs, and counts theirs.
@@ -131,16 +133,21 @@ func (s *Store) submit(t *verb, n submission, open map[offpeak.AccountID]*quota)
 		return offpeak.Job{}, err
 	}
 	if first {
-		return offpeak.Job{
-			ID: id, Account: n.job.Account, Group: string(id), Spec: n.job.Spec, State: offpeak.JobQueued,
-			RetryOf: n.job.RetryOf, SubmittedBy: n.op.Actor.Member, SubmittedAt: t.now,
-		}, nil
+		return t.rows.added[id].Job, nil
 	}
+	return s.submitted(t, id)
+}
+
+// submitted is a job as it was answered the first time, whatever became of it since.
+// One that waited for others is as it is now.
+func (s *Store) submitted(t *verb, id offpeak.JobID) (offpeak.Job, error) {
 	j, err := s.job(t, "", id)
 	if err != nil {
 		return offpeak.Job{}, err
 	}
-	// As it was answered the first time, whatever became of it since.
+	if j.parents > 0 {
+		return j.Job, t.readAfter(j)
+	}
 	return offpeak.Job{
 		ID: j.ID, Account: j.Account, Group: j.Group, Index: j.Index, Spec: j.Spec, State: offpeak.JobQueued,
 		RetryOf: j.RetryOf, SubmittedBy: j.SubmittedBy, SubmittedAt: j.SubmittedAt,
@@ -171,17 +178,29 @@ func (s *Store) addJob(t *verb, sub submission, open *quota) error {
 		}
 		t.later(copyCheckpoints, string(n.ID), string(n.RetryOf))
 	}
+	j := &job{Job: offpeak.Job{
+		ID: n.ID, Account: n.Account, Group: or(n.Group, string(n.ID)), Index: n.Index, Spec: n.Spec, State: offpeak.JobQueued,
+		RetryOf: n.RetryOf, SubmittedBy: sub.op.Actor.Member, SubmittedAt: t.now,
+	}}
+	if err := t.waitFor(j, sub.after); err != nil {
+		return err
+	}
+	keep(&t.rows.added, j.ID, j)
 	t.later(addSpec, string(sub.hash), sub.canonical, n.Spec.Task.Driver, sub.requirements)
-	t.later(addJob, string(n.ID), string(n.Account), string(sub.hash), n.Spec.Name, int64(n.Spec.Priority), string(n.Spec.Task.Input), string(n.RetryOf), string(sub.op.Actor.Member), micros(t.now))
+	t.later(addJob, string(n.ID), string(n.Account), j.Group, int64(j.Index), string(sub.hash), n.Spec.Name, int64(n.Spec.Priority), string(j.State), string(n.Spec.Task.Input), string(n.RetryOf),
+		string(sub.op.Actor.Member), micros(t.now), int64(j.parents), int64(j.waits), string(j.Reason), j.Detail, microsOf(j.EndedAt))
 	for k, v := range n.Spec.Labels {
 		t.later(addLabel, k, v, string(n.ID))
 	}
-	open.live++
-	t.event(offpeak.Event{Type: "job.queued", Account: n.Account, Job: n.ID, Data: data(struct {
-		Spec     offpeak.Hash  `json:"spec"`
-		Priority int           `json:"priority,omitempty"`
-		RetryOf  offpeak.JobID `json:"retry_of,omitempty"`
-	}{sub.hash, n.Spec.Priority, n.RetryOf})})
+	if !j.State.Terminal() {
+		open.live++
+	}
+	t.event(offpeak.Event{Type: "job." + string(j.State), Account: n.Account, Job: n.ID, Reason: j.Reason, Data: data(struct {
+		Spec     offpeak.Hash    `json:"spec"`
+		Priority int             `json:"priority,omitempty"`
+		RetryOf  offpeak.JobID   `json:"retry_of,omitempty"`
+		After    []offpeak.After `json:"after,omitempty"`
+	}{sub.hash, n.Spec.Priority, n.RetryOf, sub.after})})
 	return nil
 }
 
@@ -227,7 +246,7 @@ func (s *Store) cancelLocked(t *verb, j *job, detail string) (store.Change, erro
 		j.State, j.Reason, j.Detail, j.ExitCode, j.Signal, j.NotBefore, j.EndedAt = offpeak.JobCancelled, offpeak.EndCancelled, detail, nil, "", nil, &t.now
 		t.changeJob(j)
 		t.event(offpeak.Event{Type: "job.cancelled", Account: j.Account, Job: j.ID, Attempt: j.Attempt, Reason: offpeak.EndCancelled})
-		return store.Change{Job: j.Job}, nil
+		return store.Change{Job: j.Job, Freed: t.ends(j)}, nil
 	}
 	l, err := t.lease(j.Lease)
 	if err != nil {
@@ -271,7 +290,7 @@ func (s *Store) Job(ctx context.Context, account offpeak.AccountID, id offpeak.J
 		if err != nil {
 			return offpeak.Job{}, err
 		}
-		return j.Job, nil
+		return j.Job, t.readAfter(j)
 	})
 }
 
@@ -306,7 +325,7 @@ func (s *Store) Jobs(ctx context.Context, f store.JobFilter, page store.Page) ([
 		q.WriteString(` AND grp <> id AND grp = ` + arg(string(f.Group)))
 	}
 	if f.Alone {
-		q.WriteString(` AND grp = id`)
+		q.WriteString(` AND NOT (` + ofArray + `)`)
 	}
 	if f.Name != "" {
 		q.WriteString(` AND name = ` + arg(f.Name))
@@ -346,7 +365,7 @@ func (s *Store) Jobs(ctx context.Context, f store.JobFilter, page store.Page) ([
 				return nil, err
 			}
 		}
-		return out, nil
+		return out, t.readAfter(out...)
 	})
 	if err != nil {
 		return nil, "", err

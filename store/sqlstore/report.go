@@ -191,7 +191,7 @@ func (s *Store) report(t *verb, r store.Report) (c store.Change, err error) {
 		c, err = s.apply(t, r, l, j)
 		return err
 	})
-	if err == nil && r.Kind == store.ReportEnded && r.Then != nil {
+	if err == nil && r.Kind == store.ReportEnded && r.Then != nil && c.Freed == nil {
 		then := s.claimed(t, *r.Then)
 		c.Then = &then
 	}
@@ -465,6 +465,7 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 		l.outcome = string(data(o))
 	}
 	c.Lease = l.now()
+	c.Freed = t.ends(j)
 	return c, nil
 }
 

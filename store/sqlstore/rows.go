@@ -29,6 +29,10 @@ type job struct {
 	priority int
 	// array is that of which it is a member, nil where of none.
 	array *array
+	// parents is of how many jobs it waits for the end, waits of how many it was not
+	// told yet; awaited, that others wait for it and were not all told of its end.
+	parents, waits int
+	awaited        bool
 	// was is what the row says, changed that it is to be written.
 	was     jobWas
 	changed bool
@@ -44,13 +48,14 @@ type jobWas struct {
 func (j *job) written() { j.was, j.changed = jobWas{j.State, j.Attempt, j.Lease}, false }
 
 const jobColumns = `seq, id, account, grp, idx, spec, state, attempt, lease, node, reason, detail, exit_code, signal, output,
-	count_user, count_node, count_interruption, avoid, not_before, retry_of, submitted_by, submitted_at, started_at, ended_at, outbid_at, priority`
+	count_user, count_node, count_interruption, avoid, not_before, retry_of, submitted_by, submitted_at, started_at, ended_at, outbid_at, priority, parents, waits, awaited`
 
 func (j *job) scan(rows Rows) error {
 	var exit sql.NullInt64
-	var notBefore, submitted, started, ended, outbid int64
+	var notBefore, submitted, started, ended, outbid, awaited int64
 	err := rows.Scan(&j.seq, &j.ID, &j.Account, &j.Group, &j.Index, &j.spec, &j.State, &j.Attempt, &j.Lease, &j.Node, &j.Reason, &j.Detail, &exit, &j.Signal, &j.Output,
-		&j.Counts.User, &j.Counts.Node, &j.Counts.Interruption, &j.avoid, &notBefore, &j.RetryOf, &j.SubmittedBy, &submitted, &started, &ended, &outbid, &j.priority)
+		&j.Counts.User, &j.Counts.Node, &j.Counts.Interruption, &j.avoid, &notBefore, &j.RetryOf, &j.SubmittedBy, &submitted, &started, &ended, &outbid, &j.priority, &j.parents, &j.waits, &awaited)
+	j.awaited = awaited != 0
 	j.ExitCode = exitCode(exit)
 	j.NotBefore, j.SubmittedAt, j.StartedAt, j.EndedAt, j.OutbidAt = maybe(notBefore), moment(submitted), maybe(started), maybe(ended), maybe(outbid)
 	j.written()

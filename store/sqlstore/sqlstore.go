@@ -204,6 +204,9 @@ func transact[T any](ctx context.Context, s *Store, fn func(t *verb) (T, error))
 			return err
 		}
 		out = v
+		if err := s.free(&t); err != nil {
+			return err
+		}
 		return t.put(s.cfg)
 	})
 	if err != nil {
@@ -233,6 +236,8 @@ type verb struct {
 	hub    string
 	rows   rows
 	writes writes
+	// ended are jobs that ended here and that others wait for.
+	ended []*endedJob
 }
 
 // texts are ids as a statement takes a list.

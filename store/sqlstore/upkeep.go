@@ -124,7 +124,7 @@ func pruneJobs(t *verb, before int64, limit int) (int, error) {
 		id, spec string
 	}
 	var jobs []old
-	if err := t.each(`SELECT seq, id, spec FROM jobs WHERE ended_at <> 0 AND ended_at < $1 AND (grp = id OR NOT EXISTS (SELECT 1 FROM jobs o WHERE o.grp <> o.id AND o.grp = jobs.grp AND (o.ended_at = 0 OR o.ended_at >= $1))) ORDER BY ended_at LIMIT $2`, []any{before, int64(limit)}, func(rows Rows) error {
+	if err := t.each(`SELECT seq, id, spec FROM jobs WHERE ended_at <> 0 AND ended_at < $1 AND awaited = 0 AND (grp = id OR NOT EXISTS (SELECT 1 FROM jobs o WHERE o.grp <> o.id AND o.grp = jobs.grp AND (o.ended_at = 0 OR o.ended_at >= $1))) ORDER BY ended_at LIMIT $2`, []any{before, int64(limit)}, func(rows Rows) error {
 		var o old
 		err := rows.Scan(&o.seq, &o.id, &o.spec)
 		jobs = append(jobs, o)
@@ -139,6 +139,7 @@ func pruneJobs(t *verb, before int64, limit int) (int, error) {
 			`DELETE FROM lease_devices WHERE lease IN (SELECT id FROM leases WHERE job = $1)`,
 			`DELETE FROM checkpoints WHERE job = $1`,
 			`DELETE FROM leases WHERE job = $1`,
+			`DELETE FROM job_after WHERE job = $1`,
 			`DELETE FROM job_labels WHERE job = (SELECT seq FROM jobs WHERE id = $1)`,
 			`DELETE FROM jobs WHERE id = $1`,
 		} {

@@ -58,6 +58,9 @@ const (
 	writeGroup
 	addJob
 	addMember
+	addAfter
+	awaitJob
+	tellAfter
 	addLabel
 	addLease
 	addDevice
@@ -105,7 +108,7 @@ func (k kind) statement() (query string, exact bool) {
 		return `UPDATE jobs SET state = 'leased', attempt = $1, lease = $2, node = $3, not_before = 0 WHERE id = $4 AND state = 'queued' AND attempt = $5`, true
 	case writeJob:
 		return `UPDATE jobs SET state = $1, lease = $2, reason = $3, detail = $4, exit_code = $5, signal = $6, output = $7, count_user = $8, count_node = $9, count_interruption = $10,
-			avoid = $11, not_before = $12, started_at = $13, ended_at = $14 WHERE id = $15 AND state = $16 AND attempt = $17 AND lease = $18`, true
+			avoid = $11, not_before = $12, started_at = $13, ended_at = $14, waits = $15, awaited = $16 WHERE id = $17 AND state = $18 AND attempt = $19 AND lease = $20`, true
 	case writeLease:
 		return `UPDATE leases SET state = $1, frozen = $2, stop = $3, expires_at = $4, metered = $5, incarnation = $6, seq = $7, outcome = $8, accepted_incarnation = $9, accepted_seq = $10,
 			reason = $11, detail = $12, exit_code = $13, signal = $14, output = $15, restored = $16, accepted_at = $17, started_at = $18, ended_at = $19
@@ -121,13 +124,21 @@ func (k kind) statement() (query string, exact bool) {
 	case addSpec:
 		return `INSERT INTO specs (hash, spec, driver, requirements) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`, false
 	case addJob:
-		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at) VALUES ($1, $2, $1, 0, $3, $4, $5, 'queued', $6, $7, $8, $9)`, true
+		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, parents, waits, reason, detail, ended_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`, true
 	case addGroup:
 		return `INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`, true
 	case writeGroup:
 		return `UPDATE job_groups SET written = $1, todo = $2, cancelled_at = $3, detail = $4 WHERE id = $5`, true
 	case addMember:
 		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, reason, detail, ended_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`, true
+	case addAfter:
+		return `INSERT INTO job_after (job, account, n, parent, any_end, folder, told, output) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, true
+	case awaitJob:
+		// Several may begin to wait for it at once; its row is locked, or new.
+		return `UPDATE jobs SET awaited = 1 WHERE id = $1`, false
+	case tellAfter:
+		return `UPDATE job_after SET told = $1, output = CASE WHEN folder <> '' THEN $2 ELSE '' END WHERE job = $3 AND parent = $4 AND told = ''`, true
 	case addLabel:
 		return `INSERT INTO job_labels (key, value, job) SELECT $1, $2, seq FROM jobs WHERE id = $3`, true
 	case addLease:
@@ -301,7 +312,7 @@ func (t *verb) putJob(j *job) {
 		t.later(leaseJob, int64(j.Attempt), string(j.Lease), string(j.Node), string(j.ID), int64(was.attempt))
 	} else {
 		t.later(writeJob, string(j.State), string(j.Lease), string(j.Reason), j.Detail, nullCode(j.ExitCode), j.Signal, string(j.Output), int64(j.Counts.User), int64(j.Counts.Node), int64(j.Counts.Interruption),
-			j.avoid, microsOf(j.NotBefore), microsOf(j.StartedAt), microsOf(j.EndedAt), string(j.ID), string(was.state), int64(was.attempt), string(was.lease))
+			j.avoid, microsOf(j.NotBefore), microsOf(j.StartedAt), microsOf(j.EndedAt), int64(j.waits), number(j.awaited), string(j.ID), string(was.state), int64(was.attempt), string(was.lease))
 	}
 	j.written()
 }

@@ -50,7 +50,7 @@ func (g *grid) group(id offpeak.GroupID) offpeak.Group {
 }
 
 // run runs a member to its end.
-func (g *grid) run(j offpeak.JobID, node offpeak.NodeID, reason offpeak.EndReason) store.Change {
+func (g *grid) starts(j offpeak.JobID, node offpeak.NodeID, reason offpeak.EndReason) store.Change {
 	g.Helper()
 	l := g.claim(j, g.job(j).Attempt+1, node)
 	g.accept(l)
@@ -81,8 +81,8 @@ func groups(t *testing.T, g *grid) {
 	if len(queued) != 5 || queued[0] != id.Member(3) || queued[4] != id.Member(12) {
 		t.Errorf("Queue = %v", queued)
 	}
-	g.run(id.Member(3), n.ID, offpeak.EndCompleted)
-	g.run(id.Member(7), n.ID, offpeak.EndExitNonzero)
+	g.starts(id.Member(3), n.ID, offpeak.EndCompleted)
+	g.starts(id.Member(7), n.ID, offpeak.EndExitNonzero)
 	l := g.claim(id.Member(10), 1, n.ID)
 	if _, held, err := g.Assignments(ctx, n.ID); err != nil || len(held) != 1 || held[0].Member["OFFPEAK_ARRAY_INDEX"] != "10" || held[0].Member["OFFPEAK_ARRAY_SIZE"] != "5" || held[0].Member["OFFPEAK_GROUP"] != string(id) {
 		t.Errorf("Assignments = %+v, %v", held, err)
@@ -119,7 +119,7 @@ func groups(t *testing.T, g *grid) {
 		_, err = g.SubmitGroup(ctx, g.op(), store.NewGroup{ID: g.groupID(), Account: g.account, RetryOf: id, Only: indexes(t, only)})
 		refused(t, "retry of "+only, err, want)
 	}
-	g.run(one.Group.ID.Member(3), n.ID, offpeak.EndCompleted)
+	g.starts(one.Group.ID.Member(3), n.ID, offpeak.EndCompleted)
 	// Lists: by group, alone, and of groups.
 	alone := g.submit(spec())
 	ids := func(f store.JobFilter) (out []offpeak.JobID) {
@@ -179,7 +179,7 @@ func groups(t *testing.T, g *grid) {
 	if got := g.group(id); got.State != offpeak.JobFailed {
 		t.Errorf("at the end the group is %s", got.State)
 	}
-	g.run(again.Group.ID.Member(7), n.ID, offpeak.EndCompleted)
+	g.starts(again.Group.ID.Member(7), n.ID, offpeak.EndCompleted)
 	_, err = g.CancelGroup(ctx, g.op(), g.account, again.Group.ID, "")
 	refused(t, "CancelGroup of an ended group", err, offpeak.ErrConflict)
 	_, err = g.CancelGroup(ctx, g.op(), g.other(), id, "")

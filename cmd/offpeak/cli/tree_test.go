@@ -50,6 +50,10 @@ func TestEveryCommandPrintsJSON(t *testing.T) {
 	token := id("token", "create", "--name", "spare", "-o", "name")
 	id("account", "create", "lab")
 	id("account", "invite", "lab", "ada")
+	steps := filepath.Join(home, "steps.yaml")
+	if err := os.WriteFile(steps, []byte("steps:\n  - {name: a, task: {command: [\"true\"]}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	cancelled := id("submit", "--", "true")
 	id("cancel", cancelled)
 	// A command line for each command, "" for one that prints no tables, in the
@@ -60,6 +64,8 @@ func TestEveryCommandPrintsJSON(t *testing.T) {
 		{"wait", "wait " + cancelled}, {"retry", "retry " + cancelled}, {"outputs", ""},
 		{"submit", "submit -- true"}, {"run", "run -d -- true"}, {"cancel", "cancel " + first},
 		{"submit", "submit --array 0-3 -- true"}, {"show", "show -"}, {"cancel", "cancel -"}, {"wait", "wait -"}, {"retry", "retry -"}, {"logs", "logs -"}, {"run", "run -d --sweep a=1,2 -- true"}, {"ps", "ps"},
+		{"pipeline run", "pipeline run --detach " + steps}, {"pipeline show", "pipeline show -"}, {"pipeline cancel", "pipeline cancel -"},
+		{"pipeline wait", "pipeline wait -"}, {"pipeline retry", "pipeline retry -"},
 		{"events", "events --after 0 --limit 3"},
 		{"nodes", "nodes"}, {"nodes show", "nodes show tower"}, {"nodes drain", "nodes drain tower"}, {"nodes close", "nodes close tower"}, {"nodes open", "nodes open tower"},
 		{"ask set", "ask set 0.25/h tower --cpu 0.03/h"}, {"ask show", "ask show"}, {"ask history", "ask history tower"}, {"ask suggest", "ask suggest tower --kwh 0.30 --watts 350"},
@@ -91,7 +97,7 @@ func TestEveryCommandPrintsJSON(t *testing.T) {
 		}
 		cmd.Stdin = strings.NewReader(localFile(t, home).Token + "\n")
 		stdout, err := cmd.Output()
-		if err != nil && l[0] != "wait" {
+		if err != nil && !strings.HasSuffix(l[0], "wait") {
 			t.Errorf("offpeak %s -o json: %v", l[1], err)
 		}
 		values := 0

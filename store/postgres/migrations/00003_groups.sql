@@ -29,3 +29,5 @@ CREATE INDEX job_groups_spec ON job_groups (spec);
 CREATE INDEX job_groups_todo ON job_groups (id) WHERE todo = 1;
 CREATE INDEX job_groups_unwritten ON job_groups (account) WHERE written < members;
 CREATE INDEX jobs_members ON jobs (grp, state, ended_at) WHERE grp <> id;
+
+UPDATE grid SET oldest_hub = 3;

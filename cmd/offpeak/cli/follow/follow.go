@@ -66,6 +66,12 @@ func changes(before, now picture, node func(offpeak.NodeID) string, checkpoint f
 	if before.job.ID == "" && now.job.State == offpeak.JobQueued && now.job.Attempt == 0 {
 		say("queued")
 	}
+	switch waits := before.job.State == offpeak.JobBlocked; {
+	case before.job.ID == "" && now.job.State == offpeak.JobBlocked:
+		say("blocked until the jobs it waits for have ended")
+	case waits && now.job.State != offpeak.JobBlocked && !now.job.State.Terminal():
+		say("no job is waited for any more")
+	}
 	known := map[offpeak.LeaseID]offpeak.Lease{}
 	for _, l := range before.attempts {
 		known[l.ID] = l

@@ -32,7 +32,28 @@ import (
 // micro-credits, as the API prints them. Fields that do not exist are refused, each with its
 // path.
 func Read(path string, stdin io.Reader) (offpeak.Spec, error) {
-	var spec offpeak.Spec
+	return read[offpeak.Spec](path, stdin, "a job: task, requirements, limits, …")
+}
+
+// Pipeline is a pipeline file.
+type Pipeline struct {
+	Name  string `json:"name"`
+	Steps []Step `json:"steps"`
+}
+
+// Step is a step of a pipeline file: a job file's fields, and those of the step.
+type Step struct {
+	offpeak.Step
+	// Files land in the job's folder. They are relative to the pipeline file's folder.
+	Files []string `json:"files"`
+}
+
+// ReadPipeline reads a pipeline file, as Read does a job file.
+func ReadPipeline(path string, stdin io.Reader) (Pipeline, error) {
+	return read[Pipeline](path, stdin, "a pipeline: name and steps")
+}
+
+func read[T any](path string, stdin io.Reader, what string) (spec T, err error) {
 	in := stdin
 	if path != "-" {
 		f, err := os.Open(path)
@@ -60,7 +81,7 @@ func Read(path string, stdin io.Reader) (offpeak.Spec, error) {
 		return spec, world.Refuse(fmt.Errorf("read job file %s: %w", path, err))
 	}
 	if len(doc.Content) == 0 {
-		return spec, &offpeak.FieldError{Field: path, Rule: "holds a job: task, requirements, limits, …"}
+		return spec, &offpeak.FieldError{Field: path, Rule: "holds " + what}
 	}
 	// An alias can stand for more than it is long, and a spec needs none.
 	if line := aliased(&doc); line > 0 {
@@ -136,12 +157,14 @@ func fillStruct(n *yaml.Node, v reflect.Value, path string, wrong func(string) e
 	if n.Kind != yaml.MappingNode {
 		return wrong("is a set of fields")
 	}
-	fields := map[string]int{}
+	fields := map[string][]int{}
 	var known []string
-	for i := range v.NumField() {
-		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-		fields[name] = i
-		known = append(known, name)
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" { // an embedded one's fields stand for it
+			fields[name] = f.Index
+			known = append(known, name)
+		}
 	}
 	var errs []error
 	seen := map[string]bool{}
@@ -155,7 +178,7 @@ func fillStruct(n *yaml.Node, v reflect.Value, path string, wrong func(string) e
 		case seen[key.Value]:
 			errs = append(errs, &offpeak.FieldError{Field: at, Rule: fmt.Sprintf("stands there twice (line %d)", key.Line)})
 		default:
-			errs = append(errs, fill(value, v.Field(field), at))
+			errs = append(errs, fill(value, v.FieldByIndex(field), at))
 		}
 		seen[key.Value] = true
 	}

@@ -51,6 +51,17 @@ func explain(t *render.Table, e wire.Explanation, now time.Time) {
 	if e.NotBefore != nil && e.NotBefore.After(now) {
 		t.Line("It pauses for another " + render.Span(e.NotBefore.Sub(now)) + " after a failure.")
 	}
+	if len(e.After) > 0 {
+		t.Line("")
+		t.Row("WAITS FOR", "NAME", "TO", "IT IS")
+		for _, a := range e.After {
+			to := "succeed"
+			if a.Any {
+				to = "end"
+			}
+			t.Row(string(a.Job), render.Dash(a.Name), to, render.Dash(string(a.State)))
+		}
+	}
 	if len(e.Causes) > 0 {
 		t.Line("")
 		t.Row("NODES", "FAIL FIRST BY", "WANTED", "NEAREST HAS")

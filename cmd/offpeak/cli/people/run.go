@@ -49,6 +49,7 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 		Example: `  offpeak run -- echo hello
   offpeak run --input . --output model.json -- python3 train.py
   offpeak run --vram 24GB --max-price 0.40/h --input . -- python3 train.py --epochs 20
+  offpeak run --input-from data=- -- python3 train.py data/clean.csv
   offpeak run digits.wasm
   offpeak run --array 0-99%10 -- sh -c 'echo part $OFFPEAK_ARRAY_INDEX of $OFFPEAK_ARRAY_SIZE'
   offpeak run --sweep lr=0.1,0.01 --sweep seed=1..3 --input . --output model.json -- sh sweep.sh`,
@@ -95,7 +96,7 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 			return follow.Exit(job)
 		},
 	}
-	s.bind(cmd)
+	s.bind(cmd, c)
 	f := cmd.Flags()
 	f.StringVar(&out, "out", ".", "`folder` for the outputs")
 	f.BoolVarP(&detach, "detach", "d", false, "print the job's id and do not wait")

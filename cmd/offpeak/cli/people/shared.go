@@ -9,6 +9,7 @@ import (
 	"offpeak"
 	"offpeak/cmd/offpeak/cli/remote"
 	"offpeak/cmd/offpeak/cli/render"
+	"offpeak/cmd/offpeak/cli/transfer"
 	"offpeak/cmd/offpeak/cli/world"
 	"offpeak/wire"
 )
@@ -40,6 +41,20 @@ func (c *Client) Dial() (*remote.Hub, error) {
 // ids alone.
 func (c *Client) Print(value any, ids []string, show func(t *render.Table)) error {
 	return c.own.print(value, ids, show)
+}
+
+// Remember keeps the id of the last submitted job, for "-".
+func (c *Client) Remember(id offpeak.JobID) { c.own.remember(string(id)) }
+
+// Note shows a line to the person who waits.
+func (c *Client) Note(line string) { c.own.note(line) }
+
+// Desk moves files. The hub is dialled.
+func (c *Client) Desk() transfer.Desk { return c.own.desk() }
+
+// Nodes says how nodes are called, each asked for once. The hub is dialled.
+func (c *Client) Nodes() func(ctx context.Context, id offpeak.NodeID) string {
+	return c.own.follower("", false, false).NodeName
 }
 
 // Node finds the node that a person named. The hub is dialled.

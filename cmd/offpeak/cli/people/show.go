@@ -110,6 +110,9 @@ func (v shown) table(t *render.Table, now time.Time, node func(offpeak.NodeID) s
 			field("Outbid", "gives way to "+string(o.Job)+", which pays "+o.Price.String())
 		}
 	}
+	for _, a := range j.After {
+		field("After", afterLine(a))
+	}
 	field("Input", string(j.Spec.Task.Input))
 	field("Outputs", strings.Join(j.Spec.Task.Outputs, ", "))
 	field("Labels", strings.Join(render.Pairs(j.Spec.Labels), ", "))
@@ -150,6 +153,24 @@ func (v shown) table(t *render.Table, now time.Time, node func(offpeak.NodeID) s
 			t.Row(fmt.Sprint(cp.ID), cp.Name, fmt.Sprint(cp.Attempt), render.About(cp.Size), render.Span(time.Duration(cp.Metered)*time.Millisecond), render.Stamp(&cp.At))
 		}
 	}
+}
+
+// afterLine says of one job that another waits for, or waited for, how it stands.
+func afterLine(a offpeak.Awaited) string {
+	s := string(a.Job)
+	if a.Name != "" {
+		s += " (" + a.Name + ")"
+	}
+	if a.Any {
+		s += ", however it ends"
+	}
+	if a.Into != "" {
+		s += ", outputs into " + a.Into
+	}
+	if a.State != "" {
+		s += ": " + string(a.State)
+	}
+	return s
 }
 
 func cores(milli int64) string {

@@ -37,6 +37,7 @@ A job file is YAML with the names of the API; sizes may have units:
 
 ` + transfer.InputHelp,
 		Example: `  offpeak submit --input . --output model.json -- python3 train.py
+  offpeak submit --after - -- python3 report.py
   offpeak submit -f job.yaml
   offpeak submit -f job.yaml --name second-try --memory 8GB`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -65,7 +66,7 @@ A job file is YAML with the names of the API; sizes may have units:
 			return c.print(job, []string{string(job.ID)}, nil)
 		},
 	}
-	s.bind(cmd)
+	s.bind(cmd, c)
 	return c.command(cmd)
 }
 
@@ -74,27 +75,36 @@ type submission struct {
 	manifest.Flags
 	group manifest.Array
 	file  string
+	// after, afterAny and from name jobs to wait for.
+	after, afterAny, from []string
 }
 
-func (s *submission) bind(cmd *cobra.Command) {
+func (s *submission) bind(cmd *cobra.Command, c *client) {
 	s.Bind(cmd)
 	s.group.Bind(cmd)
-	cmd.Flags().StringVarP(&s.file, "file", "f", "", "job `file` in YAML; - reads it from standard input")
+	f := cmd.Flags()
+	f.StringVarP(&s.file, "file", "f", "", "job `file` in YAML; - reads it from standard input")
+	f.StringArrayVar(&s.after, "after", nil, "begin once this `job` has succeeded; if it does not, this one fails (repeatable)")
+	f.StringArrayVar(&s.afterAny, "after-any", nil, "begin once this `job` has ended, however (repeatable)")
+	f.StringArrayVar(&s.from, "input-from", nil, "begin once a job has succeeded, with its outputs in a folder: `folder=job` (repeatable)")
+	for _, name := range []string{"after", "after-any"} {
+		_ = cmd.RegisterFlagCompletionFunc(name, c.completeJobs())
+	}
 }
 
 // spec checks the job and sends its inputs. Nothing is sent before all that can be
 // checked here is right.
-func (s *submission) spec(ctx context.Context, c *client, command []string) (spec offpeak.Spec, err error) {
+func (s *submission) spec(ctx context.Context, c *client, command []string) (spec offpeak.Spec, after []offpeak.After, err error) {
 	if s.file != "" {
 		if spec, err = manifest.Read(s.file, c.env.Stdin); err != nil {
-			return spec, world.Refuse(err)
+			return spec, nil, world.Refuse(err)
 		}
 	}
 	if len(command) == 0 && len(spec.Task.Command) == 0 {
-		return spec, world.Refuse(world.Hint(errors.New("no command: say what to run"), "For example `offpeak run -- python3 train.py`, or describe the job in a file: `offpeak submit -f job.yaml`."))
+		return spec, nil, world.Refuse(world.Hint(errors.New("no command: say what to run"), "For example `offpeak run -- python3 train.py`, or describe the job in a file: `offpeak submit -f job.yaml`."))
 	}
 	if spec, err = s.Apply(spec, command, c.env.Getenv); err != nil {
-		return spec, world.Refuse(err)
+		return spec, nil, world.Refuse(err)
 	}
 	given := s.Inputs
 	if len(given) == 0 && spec.Task.Input == "" && spec.Task.Driver == "wasm" {
@@ -104,29 +114,32 @@ func (s *submission) spec(ctx context.Context, c *client, command []string) (spe
 		}
 	}
 	if _, _, err := transfer.Inputs(given); err != nil {
-		return spec, err
+		return spec, after, err
 	}
 	if err := c.dial(); err != nil {
-		return spec, err
+		return spec, after, err
 	}
 	if spec, err = s.Resolve(spec, func(ref string) (offpeak.NodeID, error) { return c.node(ctx, ref) }); err != nil {
-		return offpeak.Spec{}, err
+		return spec, nil, err
+	}
+	if after, err = s.waits(ctx, c); err != nil {
+		return spec, nil, err
 	}
 	if len(given) > 0 {
 		spec.Task.Input, err = c.desk().Send(ctx, given)
 	}
-	return spec, err
+	return spec, after, err
 }
 
 // submit hands the job in.
 func (s *submission) submit(ctx context.Context, c *client, command []string) (offpeak.Job, error) {
-	spec, err := s.spec(ctx, c, command)
+	spec, after, err := s.spec(ctx, c, command)
 	if err != nil {
 		return offpeak.Job{}, err
 	}
 	op := remote.NewOp()
 	job, err := remote.Ask(ctx, c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (offpeak.Job, error) {
-		return d.Submit(ctx, op, spec)
+		return d.Submit(ctx, op, spec, after...)
 	})
 	if err == nil {
 		c.remember(string(job.ID))
@@ -136,7 +149,10 @@ func (s *submission) submit(ctx context.Context, c *client, command []string) (o
 
 // submitArray hands an array of the job in.
 func (s *submission) submitArray(ctx context.Context, c *client, command []string, array offpeak.Array) (offpeak.Group, error) {
-	spec, err := s.spec(ctx, c, command)
+	if len(s.after)+len(s.afterAny)+len(s.from) > 0 {
+		return offpeak.Group{}, world.Refuse(errors.New("an array waits for no other jobs yet: leave --after, --after-any and --input-from out, or submit it once they have ended"))
+	}
+	spec, _, err := s.spec(ctx, c, command)
 	if err != nil {
 		return offpeak.Group{}, err
 	}

@@ -44,11 +44,20 @@ type Desk struct {
 
 // Inputs says which folder to pack and what of it; no paths is all of it.
 func Inputs(given []string) (root string, paths []string, err error) {
+	return inputs("--input", ".", given)
+}
+
+// inputs is Inputs for a field whose paths are relative to a folder.
+func inputs(field, folder string, given []string) (root string, paths []string, err error) {
 	wrong := func(value, rule string) error {
-		return world.Refuse(&offpeak.FieldError{Field: "--input", Value: value, Rule: rule})
+		return world.Refuse(&offpeak.FieldError{Field: field, Value: value, Rule: rule})
 	}
 	for _, in := range given {
-		info, err := os.Lstat(in)
+		at := in
+		if folder != "." && !filepath.IsAbs(in) {
+			at = filepath.Join(folder, in)
+		}
+		info, err := os.Lstat(at)
 		whole := in == "." || strings.HasSuffix(in, "/") || strings.HasSuffix(in, string(filepath.Separator))
 		switch {
 		case err != nil:
@@ -58,20 +67,28 @@ func Inputs(given []string) (root string, paths []string, err error) {
 		case whole && len(given) > 1:
 			return "", nil, wrong(in, "is given alone: its contents land at the top of the job's folder")
 		case whole:
-			return in, nil, nil
+			return at, nil, nil
 		case filepath.IsLocal(in):
 			paths = append(paths, escapePattern(filepath.ToSlash(filepath.Clean(in))))
 		case len(given) > 1:
-			return "", nil, wrong(in, "is inside the current folder where several inputs are given")
+			return "", nil, wrong(in, "is inside "+here(folder)+" where several inputs are given")
 		default:
-			abs, err := filepath.Abs(in)
+			abs, err := filepath.Abs(at)
 			if err != nil {
 				return "", nil, wrong(in, "is a file or folder that is there")
 			}
 			return filepath.Dir(abs), []string{escapePattern(filepath.Base(abs))}, nil
 		}
 	}
-	return ".", paths, nil
+	return folder, paths, nil
+}
+
+// here names the folder that paths are relative to.
+func here(folder string) string {
+	if folder == "." {
+		return "the current folder"
+	}
+	return folder
 }
 
 // escapePattern makes a path stand for itself where patterns are read.
@@ -81,7 +98,18 @@ func escapePattern(p string) string {
 
 // Send packs inputs, sends what the hub does not have yet and returns the tree.
 func (d Desk) Send(ctx context.Context, given []string) (offpeak.Hash, error) {
-	folder, paths, err := Inputs(given)
+	return d.SendFrom(ctx, "--input", ".", given)
+}
+
+// Check says what is wrong with inputs whose paths are relative to a folder.
+func (Desk) Check(field, folder string, given []string) error {
+	_, _, err := inputs(field, folder, given)
+	return err
+}
+
+// SendFrom is Send for a field whose paths are relative to a folder.
+func (d Desk) SendFrom(ctx context.Context, field, folder string, given []string) (offpeak.Hash, error) {
+	folder, paths, err := inputs(field, folder, given)
 	if err != nil {
 		return "", err
 	}
