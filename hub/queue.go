@@ -90,7 +90,7 @@ func newQueue(effective func(offpeak.Requirements) offpeak.Requirements) queue {
 func (it *item) placement() placement.Job {
 	return placement.Job{
 		ID: it.job, Account: it.class.key.account, Attempt: it.attempt + 1,
-		Driver: it.class.key.driver, Requirements: it.class.fits, Avoid: it.avoid,
+		Driver: it.class.key.driver, Requirements: it.class.fits, Class: it.class.key.asks, Avoid: it.avoid,
 	}
 }
 

@@ -33,6 +33,10 @@ type Fleet struct {
 	// nil for those that none has. stops is scratch space.
 	views [orders]*view
 	stops []stop
+	// counts are what was counted for classes of jobs, changes how often a node
+	// changed.
+	counts  map[counting]counted
+	changes uint64
 	// changed are nodes whose offers changed since TakeChanged.
 	changed map[offpeak.NodeID]struct{}
 }
@@ -79,7 +83,7 @@ type Holding struct {
 
 // NewFleet returns an empty picture that scores by w, which must be valid.
 func NewFleet(w Weights) *Fleet {
-	return &Fleet{weights: w, devices: newDevices(), byID: make(map[offpeak.NodeID]*node), changed: make(map[offpeak.NodeID]struct{})}
+	return &Fleet{weights: w, devices: newDevices(), counts: make(map[counting]counted), byID: make(map[offpeak.NodeID]*node), changed: make(map[offpeak.NodeID]struct{})}
 }
 
 // Len counts the nodes.
@@ -205,6 +209,7 @@ func (f *Fleet) Remove(id offpeak.NodeID) {
 			v.delete(n.blocks[v.order], n)
 		}
 	}
+	f.changes++
 	f.devices.give(n.set)
 	if n.metrics != nil {
 		f.measured--
@@ -227,6 +232,7 @@ func (f *Fleet) SetWeights(w Weights) error {
 		return err
 	}
 	f.weights = w
+	clear(f.counts)
 	f.views = [orders]*view{} // they are sorted by weighed metrics
 	return nil
 }
@@ -414,6 +420,7 @@ func (f *Fleet) Holds(id offpeak.NodeID) int {
 // recount derives what is free and whether the node takes work.
 func (f *Fleet) recount(n *node) {
 	n.version++
+	f.changes++
 	f.changed[n.offer.Node] = struct{}{}
 	o := &n.offer
 	free := offpeak.Resources{CPU: o.Capacity.CPU, Memory: o.Capacity.Memory, Disk: o.Capacity.Disk}

@@ -14,6 +14,9 @@ type Job struct {
 	Attempt      offpeak.Attempt
 	Driver       string
 	Requirements *offpeak.Requirements
+	// Class, where it is not "", is the same for all jobs of the account and driver
+	// that ask for the same: what was counted for one of them serves the next.
+	Class string
 	// Policy orders the nodes that fit; "" is Cheapest.
 	Policy Policy
 	// Cached are nodes that have the job's inputs.
@@ -30,9 +33,9 @@ type Candidate struct {
 	// Score is from 0 to 1, the higher the better.
 	Score     float64
 	Resources offpeak.Resources
-	// Fits counts the nodes that fit. Best counts no further than it must to know
-	// whether secondary metrics count: up to Weights.Baseline, and not at all, 0,
-	// where no metric is known.
+	// Fits is how many nodes fit, at the least. Best counts no further than it must
+	// to know whether secondary metrics count: at most to Weights.Baseline, and not
+	// at all, 0, where no metric is known.
 	Fits int
 	// Version is that of the weights that chose.
 	Version int64
@@ -43,10 +46,8 @@ type Candidate struct {
 func (f *Fleet) Best(job Job) (Candidate, bool) {
 	a := f.newAsk(job)
 	fits := 0
-	if a.wakeable && f.weights.Baseline > 0 {
-		if fits = f.count(&a, f.weights.Baseline); fits == 0 {
-			return Candidate{}, false
-		}
+	if a.wakeable {
+		fits = f.enough(&a)
 	}
 	var lowest offpeak.Price
 	if a.balanced {

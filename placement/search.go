@@ -35,7 +35,7 @@ func (f *Fleet) search(a *ask) found {
 	heap := stops(f.stops[:0])
 	for _, g := range v.list {
 		if f.consider(a, &q, g) {
-			heap = append(heap, stop{bound: a.rest(v, &g.sums[0]), group: g})
+			heap = append(heap, stop{bound: a.rest(v, g, &g.sums[0]), group: g})
 		}
 	}
 	for i := len(heap)/2 - 1; i >= 0; i-- {
@@ -73,13 +73,17 @@ func (f *Fleet) consider(a *ask, q *need, g *group) bool {
 }
 
 // rest is not after any node of a group from a block on.
-func (a *ask) rest(v *view, s *summary) key {
+func (a *ask) rest(v *view, g *group, s *summary) key {
 	const most = 2 // above all scores
 	switch {
 	case a.balanced:
-		return key{score: most}
+		p := parts{
+			vram: g.tight, cpu: 1, memory: 1, spareGPU: g.spare, cached: 1,
+			merit: a.weights.secondary(), price: a.cheapness(offpeak.Price(s.price)),
+		}
+		return key{score: a.score(&p)}
 	case v.speedy:
-		return key{speed: quickness(s.order), score: most}
+		return key{speed: quickness(s.order), price: offpeak.Price(s.price), score: most}
 	}
 	return key{price: offpeak.Price(s.order), score: most}
 }
@@ -93,21 +97,21 @@ func (a *ask) open(v *view, q *need, from stop, heap stops, best *found) stops {
 	if len(heap) > 0 {
 		next = found{key: heap[0].bound, node: heap[0].group.blocks[0].nodes[0]}
 	}
-	first, opened := g.sums[from.at].order, false
+	first, opened := &g.sums[from.at], false
 	for at := from.at; at < len(g.sums); at++ {
 		s := &g.sums[at]
-		if !v.speedy && !a.balanced && s.order > int64(q.limit) {
+		if !v.speedy && s.order > int64(q.limit) {
 			return heap // all that follow are dearer
 		}
-		if s.order != first && !a.balanced {
-			bound := a.rest(v, s)
+		if s.order != first.order || s.price != first.price {
+			bound := a.rest(v, g, s)
 			if !best.after(&bound) {
 				return heap
 			}
 			if opened || !next.after(&bound) {
 				return heap.push(stop{bound: bound, group: g, at: at})
 			}
-			first = s.order
+			first = s
 		}
 		if !q.admits(s) {
 			continue
@@ -191,6 +195,51 @@ func (a *ask) rowKey(v *view, q *need, g *group, b *block, i int) key {
 	}
 	k.score = a.score(&p)
 	return k
+}
+
+// counted is how many nodes fitted a class of jobs when the fleet had changed so
+// often. Each change since made at most one node more or less fit.
+type counted struct {
+	fits    int
+	all     bool // no more did
+	changes uint64
+}
+
+// counting is whose counts are kept.
+type counting struct {
+	account offpeak.AccountID
+	driver  string
+	class   string
+}
+
+// maxCounted bounds the counts that are kept.
+const maxCounted = 4096
+
+// enough returns at least how many nodes fit the job: the baseline, if no fewer
+// do, and less otherwise.
+func (f *Fleet) enough(a *ask) int {
+	baseline := f.weights.Baseline
+	if baseline == 0 {
+		return 0
+	}
+	if a.Class == "" {
+		return f.count(a, baseline)
+	}
+	k := counting{a.Account, a.Driver, a.Class}
+	if c, known := f.counts[k]; known {
+		since := int(min(f.changes-c.changes, 2*maxBaseline))
+		if least := c.fits - since; least >= baseline || c.all && c.fits+since < baseline {
+			return max(min(least, baseline), 0)
+		}
+	}
+	// Twice as many, so that the count holds for as many changes.
+	c := counted{fits: f.count(a, 2*baseline), changes: f.changes}
+	c.all = c.fits < 2*baseline
+	if len(f.counts) >= maxCounted {
+		clear(f.counts)
+	}
+	f.counts[k] = c
+	return min(c.fits, baseline)
 }
 
 // count counts nodes that fit, up to a limit.
