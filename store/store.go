@@ -47,6 +47,7 @@ type Store interface {
 	Hubs
 	Money
 	Asks
+	Weights
 }
 
 // Op identifies one client mutation.
