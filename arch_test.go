@@ -35,6 +35,7 @@ var rooms = []struct {
 	{"store/sqlite", []string{".", "store", "store/sqlstore"}, "an engine knows the contract and the shared body"},
 	{"store/postgres", []string{".", "store", "store/sqlstore"}, "an engine knows the contract and the shared body"},
 	{"store/moving", []string{".", "store", "store/sqlite", "store/postgres"}, "what carries rows between the engines knows both; neither knows it"},
+	{"store/recorded", []string{".", "store", "placement/replay"}, "what a store recorded is read for replay through the contract; the store knows no placement"},
 	{"store/storetest", []string{".", "store", "ledger"}, "the suite is written against the contract, not against an engine"},
 	{"blob", []string{"."}, "bytes know nothing of accounts, jobs or networks"},
 	{"blob/s3", []string{".", "blob"}, "a bucket holds objects and does not know what they mean"},

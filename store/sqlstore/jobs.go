@@ -173,11 +173,7 @@ func (s *Store) addJob(t *verb, sub submission, open *quota) error {
 		t.later(addLabel, k, v, string(n.ID))
 	}
 	open.live++
-	t.event(offpeak.Event{Type: "job.queued", Account: n.Account, Job: n.ID, Data: data(struct {
-		Spec     offpeak.Hash  `json:"spec"`
-		Priority int           `json:"priority,omitempty"`
-		RetryOf  offpeak.JobID `json:"retry_of,omitempty"`
-	}{sub.hash, n.Spec.Priority, n.RetryOf})})
+	t.event(offpeak.Event{Type: "job.queued", Account: n.Account, Job: n.ID, Data: queuedData(sub)})
 	return nil
 }
 
