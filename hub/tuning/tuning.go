@@ -17,11 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"math"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"offpeak"
@@ -123,7 +118,7 @@ func (d *Desk) Tuning() placement.Tuning {
 func (d *Desk) Weights(ctx context.Context) (wire.Weights, error) {
 	w, err := d.env.Store.Weights(ctx)
 	if errors.Is(err, offpeak.ErrNotFound) {
-		return shown(d.env.Default)
+		return shown(d.env.Default), nil
 	}
 	if err != nil {
 		return wire.Weights{}, err
@@ -150,25 +145,14 @@ func (d *Desk) version(w store.WeightsVersion) (wire.Weights, error) {
 		return wire.Weights{}, fmt.Errorf("read version %d of the weights: %w", w.Version, err)
 	}
 	t.Version = w.Version
-	out, err := shown(t)
+	out := shown(t)
 	out.At, out.By = &w.At, w.Member
-	return out, err
+	return out, nil
 }
 
 // shown is a tuning in the words of the API.
-func shown(t placement.Tuning) (wire.Weights, error) {
-	m, err := named(t.Weights)
-	delete(m, "version")
-	return wire.Weights{Version: t.Version, Policy: string(t.Policy), Weights: m}, err
-}
-
-// named is weights by their names.
-func named(w placement.Weights) (m map[string]float64, err error) {
-	text, err := json.Marshal(w)
-	if err != nil {
-		return nil, err
-	}
-	return m, json.Unmarshal(text, &m)
+func shown(t placement.Tuning) wire.Weights {
+	return wire.Weights{Version: t.Version, Policy: string(t.Policy), Weights: t.Named()}
 }
 
 // Set makes another version: what is in force, or the defaults, with what in
@@ -201,7 +185,7 @@ func (d *Desk) set(ctx context.Context, op store.Op, in wire.NewWeights) (wire.W
 			}
 		}
 	}
-	next, err := changed(base, in)
+	next, err := base.With(placement.Policy(in.Policy), in.Weights)
 	if err != nil {
 		return wire.Weights{}, err
 	}
@@ -217,41 +201,4 @@ func (d *Desk) set(ctx context.Context, op store.Op, in wire.NewWeights) (wire.W
 	d.take(w.Version, w.Text)
 	d.env.Wrote()
 	return d.version(w)
-}
-
-// changed is t with what in names.
-func changed(t placement.Tuning, in wire.NewWeights) (placement.Tuning, error) {
-	m, err := named(t.Weights)
-	if err != nil {
-		return t, err
-	}
-	version := t.Version
-	delete(m, "version")
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(in.Weights)) {
-		value := in.Weights[name]
-		switch _, known := m[name]; {
-		case !known:
-			errs = append(errs, &offpeak.FieldError{Field: "weights." + name, Rule: "is no weight: there are " + strings.Join(slices.Sorted(maps.Keys(m)), ", ")})
-		case name == "baseline_fleet" && value != math.Trunc(value):
-			errs = append(errs, &offpeak.FieldError{Field: "weights." + name, Value: strconv.FormatFloat(value, 'g', -1, 64), Rule: "is a whole number of nodes"})
-		}
-		m[name] = value
-	}
-	if err := errors.Join(errs...); err != nil {
-		return t, err
-	}
-	text, err := json.Marshal(m)
-	if err != nil {
-		return t, &offpeak.FieldError{Field: "weights", Rule: "are numbers"}
-	}
-	t.Weights = placement.Weights{}
-	if err := json.Unmarshal(text, &t.Weights); err != nil {
-		return t, &offpeak.FieldError{Field: "weights", Rule: err.Error()}
-	}
-	t.Version = version
-	if in.Policy != "" {
-		t.Policy = placement.Policy(in.Policy)
-	}
-	return t, t.Validate()
 }

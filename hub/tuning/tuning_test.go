@@ -92,7 +92,7 @@ func TestWhatIsRefused(t *testing.T) {
 	d := w.desk(&applied)
 	for want, in := range map[string]wire.NewWeights{
 		"name at least one weight":                     {},
-		"weights.vrma: is no weight: there are base":   {Weights: map[string]float64{"vrma": 3}},
+		"weights.vrma: is no weight: there are vram":   {Weights: map[string]float64{"vrma": 3}},
 		"weights.version: is no weight":                {Weights: map[string]float64{"version": 3}},
 		`weights.cpu: "-1": is from 0`:                 {Weights: map[string]float64{"cpu": -1}},
 		`weights.vram: "1e+09": is from 0`:             {Weights: map[string]float64{"vram": 1e9}},

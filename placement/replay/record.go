@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/placement"
 )
 
 // Base is what is known beside events: of nodes and jobs that were there before the
@@ -24,6 +25,8 @@ type Base struct {
 	Asked func(node offpeak.NodeID, at time.Time) *offpeak.Ask
 	// Job returns a job. It is asked for those whose events do not say all.
 	Job func(id offpeak.JobID) (offpeak.Job, bool)
+	// InForce is what is weighed now.
+	InForce *placement.Tuning
 	// Waiting are jobs that wait now.
 	Waiting []offpeak.Job
 }
@@ -50,6 +53,7 @@ type recorder struct {
 	nodes       map[offpeak.NodeID]*nodeTrack
 	jobs        map[offpeak.JobID]*jobTrack
 	steps       []Step
+	inForce     *placement.Tuning
 }
 
 // nodeTrack is what events say of a node.
@@ -95,6 +99,18 @@ func (r *recorder) event(e *offpeak.Event) error {
 		return r.lease(e, what)
 	case "checkpoint":
 		return r.checkpoint(e)
+	case "weights":
+		var d struct {
+			Version int64            `json:"version"`
+			Weights placement.Tuning `json:"weights"`
+		}
+		if err := json.Unmarshal(e.Data, &d); err != nil {
+			return err
+		}
+		d.Weights.Version = d.Version
+		if r.inForce == nil || r.inForce.Version < d.Version {
+			r.inForce = &d.Weights
+		}
 	}
 	return nil
 }
@@ -312,6 +328,9 @@ func (r *recorder) traffic() (*Traffic, error) {
 		return nil, fmt.Errorf("there are no events: nothing was recorded, or it is older than the hub keeps events")
 	}
 	t := &Traffic{From: r.from.UTC(), Until: r.until.UTC(), Steps: r.steps}
+	if t.InForce = r.inForce; t.InForce == nil {
+		t.InForce = r.base.InForce
+	}
 	if r.base.Until.After(t.Until) {
 		t.Until = r.base.Until.UTC()
 	}

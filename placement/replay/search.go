@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -78,19 +77,13 @@ var errSpent = errors.New("budget spent")
 // and what it came to.
 func (s *Search) Run() (best Set, value float64, tried int, err error) {
 	h := &hunt{search: s, known: make(map[string]float64), best: s.From, value: math.Inf(1), rng: rand.New(rand.NewPCG(s.Seed, 0))}
-	if h.base, err = weightsMap(s.From.Weights); err != nil {
-		return s.From, 0, 0, err
-	}
+	h.base = s.From.Named()
 	for _, name := range slices.Sorted(maps.Keys(h.base)) {
-		if !slices.Contains([]string{"vram", "version", "baseline_fleet"}, name) && !slices.Contains(s.Flat, name) {
+		if !slices.Contains([]string{"vram", "baseline_fleet"}, name) && !slices.Contains(s.Flat, name) {
 			h.names = append(h.names, name)
 		}
 	}
-	defaults, err := weightsMap(placement.DefaultWeights())
-	if err != nil {
-		return s.From, 0, 0, err
-	}
-	starts := []point{h.point(h.base), h.point(defaults)}
+	starts := []point{h.point(h.base), h.point(placement.DefaultWeights().Named())}
 	for err == nil {
 		var at point
 		if len(starts) > 0 {
@@ -156,7 +149,8 @@ func (h *hunt) set(p point) (Set, error) {
 	out := h.search.From
 	out.Name = "proposed"
 	var err error
-	out.Weights, err = mapWeights(m)
+	out.Tuning, err = out.With("", m)
+	out.Version = 0
 	return out, err
 }
 
@@ -253,24 +247,6 @@ func (h *hunt) tryAll(points []point) ([]float64, error) {
 		out[i] = h.known[k]
 	}
 	return out, nil
-}
-
-// weightsMap is weights by their names.
-func weightsMap(w placement.Weights) (map[string]float64, error) {
-	text, err := json.Marshal(w)
-	if err != nil {
-		return nil, err
-	}
-	var m map[string]float64
-	return m, json.Unmarshal(text, &m)
-}
-
-func mapWeights(m map[string]float64) (w placement.Weights, err error) {
-	text, err := json.Marshal(m)
-	if err != nil {
-		return w, err
-	}
-	return w, json.Unmarshal(text, &w)
 }
 
 // Flat names the weights that change nothing with this traffic under a policy: that

@@ -36,6 +36,8 @@ type Traffic struct {
 	From, Until time.Time
 	// Notes say what the record lacks and what was assumed instead, for people.
 	Notes []string
+	// InForce is what was weighed at the end, nil where nobody knows.
+	InForce *placement.Tuning
 	// Steps stand in the order of their time.
 	Steps []Step
 }
@@ -200,8 +202,8 @@ func (t *Traffic) Split(part float64) (first, second Traffic) {
 	at := t.From.Add(time.Duration(float64(t.Until.Sub(t.From)) * part))
 	cut, _ := slices.BinarySearchFunc(t.Steps, at, func(s Step, at time.Time) int { return cmp.Or(s.At.Compare(at), -1) })
 	cut = min(cut, len(t.Steps))
-	first = Traffic{From: t.From, Until: at, Notes: t.Notes, Steps: t.Steps[:cut]}
-	second = Traffic{From: at, Until: t.Until, Notes: t.Notes}
+	first = Traffic{From: t.From, Until: at, Notes: t.Notes, InForce: t.InForce, Steps: t.Steps[:cut]}
+	second = Traffic{From: at, Until: t.Until, Notes: t.Notes, InForce: t.InForce}
 	nodes := make(map[offpeak.NodeID]*Node)
 	var order []offpeak.NodeID
 	before := make(map[offpeak.JobID]struct{})
@@ -272,13 +274,15 @@ type head struct {
 	From    time.Time `json:"from"`
 	Until   time.Time `json:"until"`
 	Notes   []string  `json:"notes,omitempty"`
+	// InForce is what was weighed at the end.
+	InForce *placement.Tuning `json:"in_force,omitempty"`
 }
 
 // Write writes traffic as lines of JSON: a head, then a step a line.
 func (t *Traffic) Write(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	e := json.NewEncoder(out)
-	if err := e.Encode(head{Format, t.From.UTC(), t.Until.UTC(), t.Notes}); err != nil {
+	if err := e.Encode(head{Format, t.From.UTC(), t.Until.UTC(), t.Notes, t.InForce}); err != nil {
 		return err
 	}
 	for i := range t.Steps {
@@ -316,7 +320,7 @@ func Read(r io.Reader) (*Traffic, error) {
 	if h.Traffic > Format {
 		return nil, fmt.Errorf("line 1: the file has format %d, this Offpeak reads up to %d: use a newer one", h.Traffic, Format)
 	}
-	t := &Traffic{From: h.From, Until: h.Until, Notes: h.Notes}
+	t := &Traffic{From: h.From, Until: h.Until, Notes: h.Notes, InForce: h.InForce}
 	for n := 2; lines.Scan(); n++ {
 		var s Step
 		if err := strictly(lines.Bytes(), &s); err != nil {

@@ -8,12 +8,14 @@ package recorded
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
 	"time"
 
 	"offpeak"
+	"offpeak/placement"
 	"offpeak/placement/replay"
 	"offpeak/store"
 )
@@ -102,6 +104,18 @@ func (r *reader) base() (b replay.Base, err error) {
 		}
 	}
 	b.Job, b.Asked = r.job, r.asked
+	w, err := r.s.Weights(r.ctx)
+	if errors.Is(err, offpeak.ErrNotFound) {
+		return b, nil
+	}
+	if err != nil {
+		return b, err
+	}
+	b.InForce = new(placement.Tuning)
+	if err := json.Unmarshal(w.Text, b.InForce); err != nil {
+		return b, fmt.Errorf("version %d of the weights: %w", w.Version, err)
+	}
+	b.InForce.Version = w.Version
 	return b, nil
 }
 
