@@ -107,7 +107,7 @@ func (h *Hub) collect(batch []attempt) []attempt {
 		if it == nil {
 			continue
 		}
-		best, ok := h.fleet.Candidate(it.placement(), p.node)
+		best, ok := h.fleet.Candidate(h.wants(it), p.node)
 		if !ok {
 			continue
 		}

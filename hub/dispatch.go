@@ -157,7 +157,7 @@ func (h *Hub) first() (*item, placement.Candidate) {
 			h.queue.park(it.class, store.ErrAtOnce)
 			continue
 		}
-		if best, ok := h.fleet.Best(it.placement()); ok {
+		if best, ok := h.fleet.Best(h.wants(it)); ok {
 			return it, best
 		}
 		h.queue.park(it.class, nil)
@@ -169,8 +169,15 @@ func (h *Hub) attempt(it *item, best placement.Candidate, lease offpeak.LeaseID)
 	return attempt{funded: h.funded, ends: it.class.went(), item: it, claim: store.Claim{
 		Job: it.job, Attempt: it.attempt + 1, Node: best.Node, Lease: lease,
 		Resources: best.Resources, Price: h.trade.Charged(best.Price, it.class.asks), OfferFor: h.cfg.Offer,
-		Placement: record(best),
+		Placement: record(best, h.policy),
 	}}
+}
+
+// wants is what an item asks placement for.
+func (h *Hub) wants(it *item) placement.Job {
+	job := it.placement()
+	job.Policy = h.policy
+	return job
 }
 
 // mayGoOn says whether a node that came free may take the class's jobs.
@@ -188,8 +195,12 @@ func (h *Hub) mayGoOn(c *class) bool {
 }
 
 // record is what is kept of a choice with its event.
-func record(c placement.Candidate) json.RawMessage {
-	b := append(make([]byte, 0, 64), `{"policy":"cheapest","score":`...)
+func record(c placement.Candidate, policy placement.Policy) json.RawMessage {
+	b := append(make([]byte, 0, 80), `{"policy":"`...)
+	b = append(b, policy...)
+	b = append(b, `","weights":`...)
+	b = strconv.AppendInt(b, c.Version, 10)
+	b = append(b, `,"score":`...)
 	b = strconv.AppendFloat(b, c.Score, 'g', 6, 64)
 	if c.Fits > 0 { // nobody counts where it makes no difference
 		b = append(b, `,"candidates":`...)

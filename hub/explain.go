@@ -35,6 +35,7 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	asks := h.trade.Effective(j.Spec.Requirements)
 	ask.Requirements = &asks
 	h.mu.Lock()
+	ask.Policy = h.policy
 	var parked class // what is known of why it is parked
 	if it := h.queue.items[j.ID]; it != nil {
 		ask.Avoid = it.avoid
@@ -54,14 +55,14 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 			}
 		}
 	}
+	if e.Asleep {
+		out.Asleep = h.fleet.Weights().Baseline
+	}
 	bid := ""
 	if e.Fits == 0 && e.Could > 0 {
 		bid = h.wouldTake(&j)
 	}
 	h.mu.Unlock()
-	if e.Asleep {
-		out.Asleep = h.cfg.Weights.Baseline
-	}
 	for _, c := range e.Causes {
 		out.Causes = append(out.Causes, wire.Cause{Code: c.Code, Nodes: c.Nodes, Example: c.Nearest})
 	}

@@ -36,6 +36,7 @@ func (h *Hub) follow(ctx context.Context, events []offpeak.Event) error {
 	}
 	for _, e := range f.seen {
 		h.access.Follow(e)
+		h.tuning.Follow(e)
 		if e.Type == "node.removed" {
 			h.forget(e.Node)
 		} else if e.Node != "" {
@@ -172,6 +173,9 @@ func (h *Hub) resync(ctx context.Context) error {
 	}
 	h.env.Log.Warn("events were pruned before this hub had read them; reading everything anew")
 	h.peers.all(func(p *peer) { h.distrust(p.id) })
+	if err := h.tuning.Load(ctx); err != nil {
+		return err
+	}
 	if err := h.loadFleet(ctx); err != nil { // those that are new
 		return err
 	}

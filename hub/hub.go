@@ -47,6 +47,7 @@ import (
 	"offpeak/hub/data"
 	"offpeak/hub/money"
 	"offpeak/hub/trade"
+	"offpeak/hub/tuning"
 	"offpeak/hub/underway"
 	"offpeak/ledger"
 	"offpeak/market"
@@ -180,6 +181,8 @@ type picture struct {
 	trials map[offpeak.NodeID]*trial
 	// prizes are nodes that jobs have won, by the lease that gives way.
 	prizes map[offpeak.LeaseID]prize
+	// policy orders the nodes for jobs that name none.
+	policy placement.Policy
 	// funded counts news of money: a claim that was refused for want of it while
 	// some came in is tried again.
 	funded int64
@@ -209,6 +212,7 @@ type Hub struct {
 	access  *access.Control
 	data    *data.Vault
 	trade   *trade.Floor
+	tuning  *tuning.Desk
 	money   *money.Till
 	bells   bell.Bells
 	tail    tail
@@ -257,6 +261,10 @@ func New(cfg Config, env Env) *Hub {
 	h.trade = trade.New(cfg.Trade, trade.Env{
 		Store: env.Store, Log: env.Log, Now: env.Now, Leads: h.leads, Moved: h.moved, Offers: h.offers, Waiting: h.waitingJobs, Wrote: h.wrote,
 	})
+	h.tuning = tuning.New(tuning.Env{
+		Store: env.Store, Log: env.Log, Default: placement.Tuning{Policy: placement.Cheapest, Weights: cfg.Weights}, Apply: h.tune, Wrote: h.wrote,
+	})
+	h.policy = placement.Cheapest
 	h.queue = newQueue(h.trade.Effective)
 	h.money = money.New(money.Env{Store: env.Store, Payments: env.Payments, Posted: h.posted})
 	return h
@@ -273,6 +281,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	// What other hubs do from here on is followed, so the picture is of later.
 	if err := h.startTail(ctx); err != nil {
 		return done(ctx, fmt.Errorf("load events: %w", err))
+	}
+	if err := h.tuning.Load(ctx); err != nil {
+		return done(ctx, err)
 	}
 	if err := h.loadFleet(ctx); err != nil {
 		return done(ctx, fmt.Errorf("load fleet: %w", err))
@@ -324,6 +335,20 @@ func (h *Hub) Trade() *trade.Floor { return h.trade }
 // Data is the bytes of the grid. A log's bytes come through AppendLog and
 // Report, which are fenced.
 func (h *Hub) Data() *data.Vault { return h.data }
+
+// Tuning is what placement weighs.
+func (h *Hub) Tuning() *tuning.Desk { return h.tuning }
+
+// tune has matching weigh otherwise from now on.
+func (h *Hub) tune(t placement.Tuning) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.fleet.SetWeights(t.Weights); err != nil {
+		h.env.Log.Error("weights can't be taken up", "version", t.Version, "err", err)
+		return
+	}
+	h.policy = t.Policy
+}
 
 // Money is what comes in and goes out, and who has what.
 func (h *Hub) Money() *money.Till { return h.money }

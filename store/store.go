@@ -48,6 +48,7 @@ type Store interface {
 	Hubs
 	Money
 	Asks
+	Weights
 }
 
 // Op identifies one client mutation.
@@ -237,6 +238,9 @@ type Upkeep interface {
 	Events(ctx context.Context, account offpeak.AccountID, after int64, limit int) ([]offpeak.Event, error)
 	// LastEvent is the newest cursor, 0 when there is none.
 	LastEvent(ctx context.Context) (int64, error)
+	// Pruned is the cursor of the newest event that retention removed, 0 for none:
+	// the oldest that is kept comes after it.
+	Pruned(ctx context.Context) (int64, error)
 	// Prune removes what its retention allows, at most limit rows of each kind,
 	// and says how many went. Jobs go with their attempts, logs and checkpoints.
 	Prune(ctx context.Context, keep Retention, limit int) (removed int, err error)

@@ -123,6 +123,10 @@ func (a *api) routes() []route {
 		{method: get, path: "/v1/market/history", roles: people(), summary: "What was paid, by segment and time", mount: answers((*api).candles)},
 		{method: post, path: "/v1/quote", roles: people(), limit: json, body: typeOf[wire.QuoteRequest](), summary: "What a job would cost now, and what would be cheaper", mount: answers((*api).quote)},
 
+		{method: get, path: "/v1/weights", roles: people(), summary: "What placement weighs now", mount: answers((*api).weights)},
+		{method: put, path: "/v1/weights", roles: admins(), mutates: true, limit: json, body: typeOf[wire.NewWeights](), summary: "Change what placement weighs, at once and in every hub", mount: answers((*api).setWeights)},
+		{method: get, path: "/v1/weights/history", roles: people(), summary: "The versions of the weights, newest first", mount: answers((*api).weightsHistory)},
+
 		{method: post, path: "/v1/tokens", roles: granters(), mutates: true, limit: json, body: typeOf[wire.NewToken](), status: http.StatusCreated, summary: "Make a token; its secret is shown once", mount: answers((*api).createToken)},
 		{method: get, path: "/v1/tokens", roles: people(), summary: "List tokens, without their secrets", mount: answers((*api).listTokens)},
 		{method: del, path: "/v1/tokens/{token}", roles: granters(), mutates: true, summary: "End a token at once", mount: does((*api).revokeToken)},

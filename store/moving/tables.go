@@ -38,6 +38,7 @@ func tables() []table {
 		{name: "node_availability", key: "node, at, availability, why"},
 		{name: "plans", key: "account, node"},
 		{name: "asks", key: "node, revision"},
+		{name: "weights", key: "version"},
 		{name: "candles", key: "vendor, model, vram, region, resolution, start_at"},
 		{name: "leases", key: "id"},
 		{name: "lease_devices", key: "lease, device"},

@@ -155,3 +155,25 @@ func renew(ctx context.Context, part string, now time.Time) error {
 	}
 	return classify(tx.Commit())
 }
+
+// Snapshot copies the store at path, which a hub may have open, to a new file. The
+// store itself is only read.
+func Snapshot(ctx context.Context, path, to string) error {
+	if err := examineFile(path); err != nil {
+		return fmt.Errorf("copy %s: %w", path, err)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	q := url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(5000)"}}
+	pool, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String())
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", path, err)
+	}
+	defer pool.Close()
+	if _, err := pool.ExecContext(ctx, `VACUUM INTO ?1`, to); err != nil {
+		return fmt.Errorf("copy %s: %w", path, classify(err))
+	}
+	return nil
+}

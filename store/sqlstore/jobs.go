@@ -195,12 +195,7 @@ func (s *Store) addJob(t *verb, sub submission, open *quota) error {
 	if !j.State.Terminal() {
 		open.live++
 	}
-	t.event(offpeak.Event{Type: "job." + string(j.State), Account: n.Account, Job: n.ID, Reason: j.Reason, Data: data(struct {
-		Spec     offpeak.Hash    `json:"spec"`
-		Priority int             `json:"priority,omitempty"`
-		RetryOf  offpeak.JobID   `json:"retry_of,omitempty"`
-		After    []offpeak.After `json:"after,omitempty"`
-	}{sub.hash, n.Spec.Priority, n.RetryOf, sub.after})})
+	t.event(offpeak.Event{Type: "job." + string(j.State), Account: n.Account, Job: n.ID, Reason: j.Reason, Data: queuedData(sub)})
 	return nil
 }
 

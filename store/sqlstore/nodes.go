@@ -77,12 +77,12 @@ func (s *Store) Enrol(ctx context.Context, join offpeak.TokenID, n store.NewNode
 		if err := t.firstAsk(n.ID, account); err != nil {
 			return offpeak.Node{}, err
 		}
-		t.event(offpeak.Event{Type: "node.enrolled", Account: account, Node: n.ID, Data: data(map[string]any{"name": n.Name, "inventory": n.Inventory})})
-		t.audit(actor, "node.enrol", string(n.ID), "done")
 		node, err := t.node("", n.ID)
 		if err != nil {
 			return offpeak.Node{}, err
 		}
+		t.event(offpeak.Event{Type: "node.enrolled", Account: account, Node: n.ID, Data: data(map[string]any{"name": n.Name, "inventory": n.Inventory, "ask": node.Ask})})
+		t.audit(actor, "node.enrol", string(n.ID), "done")
 		return node.Node, nil
 	})
 }
@@ -315,7 +315,11 @@ func (s *Store) intend(t *verb, n *node, to offpeak.Intent, stop bool) ([]store.
 		}
 		n.Intent, locked.intent = next, next
 		t.touched(locked)
-		t.event(offpeak.Event{Type: "node." + string(next), Account: n.Account, Node: n.ID})
+		e := offpeak.Event{Type: "node." + string(next), Account: n.Account, Node: n.ID}
+		if stop {
+			e.Data = data(map[string]bool{"stop": true})
+		}
+		t.event(e)
 		return nil
 	}
 	if to == offpeak.NodeDraining && n.Intent == offpeak.NodeClosed && len(live) == 0 {
@@ -380,7 +384,9 @@ func (s *Store) RemoveNode(ctx context.Context, op store.Op, account offpeak.Acc
 			if err := t.must(`UPDATE nodes SET removed_at = $1, ask_due = 0, intent = 'closed', liveness = 'offline', revision = revision + 1 WHERE id = $2 AND removed_at = 0`, micros(t.now), string(id)); err != nil {
 				return nil, err
 			}
-			t.event(offpeak.Event{Type: "node.removed", Account: n.Account, Node: id})
+			// The last that is said of it: replay learns what it had, if it came before
+			// the oldest event kept.
+			t.event(offpeak.Event{Type: "node.removed", Account: n.Account, Node: id, Data: data(map[string]any{"name": n.Name, "inventory": n.Inventory, "ask": n.Ask})})
 			return out, nil
 		})
 		return out, err

@@ -65,6 +65,11 @@ func (s *Store) LastEvent(ctx context.Context) (int64, error) {
 	})
 }
 
+// Pruned is the cursor of the newest event that was pruned.
+func (s *Store) Pruned(ctx context.Context) (int64, error) {
+	return read(ctx, s, "read what was pruned", func(t *verb) (int64, error) { return t.pruned() })
+}
+
 // mostPerStep bounds what one transaction prunes, so that nobody waits long
 // behind it.
 const mostPerStep = 200

@@ -106,6 +106,7 @@ func Run(t *testing.T, open Open) {
 		{"Budget", budget},
 		{"BudgetForNotice", budgetForNotice},
 		{"Candles", candles},
+		{"Weights", weights},
 		{"Hubs", hubs},
 		{"Backup", backup},
 		{"Closed", closed},

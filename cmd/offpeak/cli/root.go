@@ -76,7 +76,7 @@ func group(name string) string {
 		return "money"
 	case "hub", "agent":
 		return "machines"
-	case "account", "hubs", "check", "backup", "restore", "migrate":
+	case "account", "hubs", "weights", "replay", "check", "backup", "restore", "migrate":
 		return "operate"
 	}
 	return ""

@@ -76,6 +76,8 @@ func TestEveryCommandPrintsJSON(t *testing.T) {
 		{"account ls", "account ls"}, {"account create", "account create shed"}, {"account invite", "account invite shed bob"}, {"account members", "account members lab"},
 		{"account quota", "account quota lab --running 3"}, {"account remove-member", "account remove-member lab ada"},
 		{"context ls", "context ls"}, {"login", "login --token - " + h.url}, {"context use", "context use 127.0.0.1"}, {"context rm", "context rm 127.0.0.1"},
+		{"weights show", "weights show"}, {"weights set", "weights set --memory 0.5"}, {"weights history", "weights history"},
+		{"replay", "replay --from " + filepath.Join(home, "hub")}, {"replay record", "replay record --from " + filepath.Join(home, "hub") + " --out " + filepath.Join(home, "traffic.jsonl")},
 		{"hubs", "hubs"}, {"backup", "backup " + filepath.Join(home, "backup")},
 		{"migrate", ""}, // TestMigrate
 		{"deposit", "deposit lab 12.50 --ref bank-1"}, {"balance", "balance lab"}, {"statement", "statement lab"}, {"receipt", "receipt " + first},

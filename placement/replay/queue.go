@@ -1,0 +1,170 @@
+package replay
+
+import (
+	"cmp"
+	"container/heap"
+	"encoding/json"
+
+	"offpeak"
+	"offpeak/placement"
+)
+
+// Queue is the order in which waiting jobs are matched.
+type Queue interface {
+	// Add has a job wait.
+	Add(w *Waiting)
+	// First is the job to match next, nil for none.
+	First() *Waiting
+	// Remove takes a job out that was placed, or is gone.
+	Remove(w *Waiting)
+	// Park sets the job aside, and others that no node fits where none fits it.
+	Park(w *Waiting)
+	// Wake lets those that were parked be matched again that may says.
+	Wake(may func(w *Waiting) bool)
+}
+
+// Waiting is a job in the queue.
+type Waiting struct {
+	placement.Job
+	Priority int
+	// Since is when it was submitted, in microseconds.
+	Since int64
+	// Class is the same for jobs that ask for the same thing.
+	Class int
+
+	index int
+	class *class
+}
+
+// ByAge is the order of a hub: priority, then first submitted. Jobs of one class
+// are parked together.
+func ByAge() Queue { return &byAge{classes: make(map[int]*class)} }
+
+type byAge struct {
+	classes map[int]*class
+	ready   classHeap
+	parked  []*class
+}
+
+type class struct {
+	items itemHeap
+	// index is the place in ready, −1 while parked or empty.
+	index  int
+	parked bool
+}
+
+func (q *byAge) Add(w *Waiting) {
+	c := q.classes[w.Class]
+	if c == nil {
+		c = &class{index: -1}
+		q.classes[w.Class] = c
+	}
+	w.class = c
+	heap.Push(&c.items, w)
+	switch {
+	case c.index >= 0:
+		heap.Fix(&q.ready, c.index)
+	case !c.parked:
+		heap.Push(&q.ready, c)
+	}
+}
+
+func (q *byAge) First() *Waiting {
+	if len(q.ready) == 0 {
+		return nil
+	}
+	return q.ready[0].items[0]
+}
+
+func (q *byAge) Remove(w *Waiting) {
+	c := w.class
+	heap.Remove(&c.items, w.index)
+	switch {
+	case c.index < 0:
+	case len(c.items) > 0:
+		heap.Fix(&q.ready, c.index)
+	default:
+		heap.Remove(&q.ready, c.index)
+	}
+}
+
+func (q *byAge) Park(w *Waiting) {
+	c := w.class
+	if c.index >= 0 {
+		heap.Remove(&q.ready, c.index)
+	}
+	if !c.parked {
+		c.parked = true
+		q.parked = append(q.parked, c)
+	}
+}
+
+func (q *byAge) Wake(may func(w *Waiting) bool) {
+	still := q.parked[:0]
+	for _, c := range q.parked {
+		switch {
+		case len(c.items) == 0:
+			c.parked = false
+		case may(c.items[0]):
+			c.parked = false
+			heap.Push(&q.ready, c)
+		default:
+			still = append(still, c)
+		}
+	}
+	clear(q.parked[len(still):])
+	q.parked = still
+}
+
+func (w *Waiting) before(other *Waiting) bool {
+	return cmp.Or(
+		cmp.Compare(other.Priority, w.Priority),
+		cmp.Compare(w.Since, other.Since),
+		cmp.Compare(w.ID, other.ID),
+	) < 0
+}
+
+type itemHeap []*Waiting
+
+func (h itemHeap) Len() int           { return len(h) }
+func (h itemHeap) Less(i, j int) bool { return h[i].before(h[j]) }
+func (h itemHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].index, h[j].index = i, j }
+func (h *itemHeap) Push(x any)        { w := x.(*Waiting); w.index = len(*h); *h = append(*h, w) }
+func (h *itemHeap) Pop() any {
+	last := len(*h) - 1
+	w := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return w
+}
+
+type classHeap []*class
+
+func (h classHeap) Len() int           { return len(h) }
+func (h classHeap) Less(i, j int) bool { return h[i].items[0].before(h[j].items[0]) }
+func (h classHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].index, h[j].index = i, j }
+func (h *classHeap) Push(x any)        { c := x.(*class); c.index = len(*h); *h = append(*h, c) }
+func (h *classHeap) Pop() any {
+	last := len(*h) - 1
+	c := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	c.index = -1
+	return c
+}
+
+// classKey is what makes two jobs alike for matching.
+type classKey struct {
+	account offpeak.AccountID
+	driver  string
+	policy  placement.Policy
+	asks    string
+}
+
+func keyOf(j *Job) classKey {
+	asks, err := json.Marshal(&j.Requirements)
+	if err != nil {
+		panic("replay: requirements have no JSON: " + err.Error())
+	}
+	return classKey{j.Account, j.Driver, j.Policy, string(asks)}
+}
