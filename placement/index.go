@@ -11,7 +11,7 @@ import (
 
 // blockSize is how many nodes a block holds at most: large enough that a million
 // nodes are few blocks, small enough that a change moves little.
-const blockSize = 192
+const blockSize = 96
 
 // maxGroups bounds the groups by device set, so that nodes which invent devices
 // can't make every question slow. The rest share one.
