@@ -3,11 +3,9 @@ package offpeak
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // Offer is an ask joined with what is free on a node now.
@@ -27,6 +25,11 @@ type Offer struct {
 	// Shared are the drivers that other accounts' jobs may use too.
 	Shared []string
 	Labels map[string]string
+	// Guests says whose jobs the owner takes; nil is everybody's.
+	Guests *Guests
+	// Opens is when the owner's hours next let the node work, or when its quarantine
+	// ends, where that is known.
+	Opens *time.Time
 	// Ready says that the node is online, open and available; Why says why not.
 	Ready bool
 	Why   FitCode
@@ -38,7 +41,7 @@ type Offer struct {
 // FitCode is the stable code of the filter that a node failed; "" fits.
 type FitCode string
 
-// The filters, in the order in which they are tried. Those up to FitGPU hold
+// The filters, in the order in which they are tried. Those up to FitDisk hold
 // for the idle node as well: time alone will not lift them.
 const (
 	FitOK FitCode = ""
@@ -46,23 +49,40 @@ const (
 	FitDriver FitCode = "driver"
 	FitOS     FitCode = "os"
 	FitArch   FitCode = "arch"
-	FitLabel  FitCode = "label"
-	FitTrust  FitCode = "trust"
+	// FitNode: the job names the nodes it may run on, or must not, and so rules
+	// this one out. FitOwner: it does not run on nodes of this account.
+	FitNode  FitCode = "node"
+	FitOwner FitCode = "owner"
+	FitLabel FitCode = "label"
+	FitTrust FitCode = "trust"
+	// FitAccount: the node's owner does not take jobs of the job's account.
+	FitAccount FitCode = "account"
 	// FitStranger: the node runs jobs for this driver from its own account only.
 	FitStranger FitCode = "stranger"
 	FitPrice    FitCode = "price"
 	// FitVRAM: too few devices of the node have the VRAM.
 	FitVRAM FitCode = "vram"
+	// FitUnified: its devices share the main memory and the job asks for memory of
+	// their own, or the other way round.
+	FitUnified FitCode = "unified"
 	// FitGPU: too few devices of the node have the vendor or model.
-	FitGPU    FitCode = "gpu"
-	FitCPU    FitCode = "cpu"
-	FitMemory FitCode = "memory"
-	FitDisk   FitCode = "disk"
+	FitGPU FitCode = "gpu"
+	// FitCompute: their compute capability is below what is asked for, or unknown.
+	FitCompute FitCode = "compute"
+	// FitGPUDriver: the driver of the devices is older than asked for, or unknown.
+	FitGPUDriver FitCode = "gpu_driver"
+	FitCPU       FitCode = "cpu"
+	FitMemory    FitCode = "memory"
+	FitDisk      FitCode = "disk"
 	// FitOffline to FitKept: the node takes no work now.
 	FitOffline  FitCode = "offline"
 	FitDraining FitCode = "draining"
 	FitClosed   FitCode = "closed"
 	FitInUse    FitCode = "in_use"
+	// FitWindow: it is outside the hours in which its owner lets it work.
+	FitWindow FitCode = "window"
+	// FitQuarantined: jobs kept dying there by the node's fault.
+	FitQuarantined FitCode = "quarantined"
 	// FitNoAsk: the node's owner asks nothing now, so it is offered to nobody.
 	FitNoAsk FitCode = "no_ask"
 	// FitKept: the node is kept for a job that bid more than what ran there.
@@ -72,9 +92,27 @@ const (
 	FitBusyCPU    FitCode = "cpu_busy"
 	FitBusyMemory FitCode = "memory_busy"
 	FitBusyDisk   FitCode = "disk_busy"
-	// FitFence: an earlier attempt failed there and another node fits.
+	// FitFence: an earlier attempt failed there and another node fits, which comes
+	// first. Like those below it is not a matter of one offer, so Fit never says it:
+	// who knows of all nodes, or of the account, does.
 	FitFence FitCode = "fence"
+	// FitQuota: the job's account has all the leases that its quota allows.
+	FitQuota FitCode = "quota"
+	// FitBudget, FitBalance: the job's budget or its account's balance does not
+	// cover the first paid interval.
+	FitBudget  FitCode = "budget"
+	FitBalance FitCode = "balance"
 )
+
+// FitCodes returns the filters in the order in which they are tried.
+func FitCodes() []FitCode {
+	return []FitCode{
+		FitDriver, FitOS, FitArch, FitNode, FitOwner, FitLabel, FitTrust, FitAccount, FitStranger, FitPrice,
+		FitVRAM, FitUnified, FitGPU, FitCompute, FitGPUDriver, FitCPU, FitMemory, FitDisk,
+		FitOffline, FitDraining, FitClosed, FitInUse, FitWindow, FitQuarantined, FitNoAsk, FitKept,
+		FitBusyGPU, FitBusyCPU, FitBusyMemory, FitBusyDisk, FitFence, FitQuota, FitBudget, FitBalance,
+	}
+}
 
 // Reason is why a requirement does not fit an offer. The zero Reason fits.
 type Reason struct {
@@ -90,7 +128,8 @@ func (r Reason) OK() bool { return r.Code == FitOK }
 // Lasting says that waiting alone will not lift the reason.
 func (r Reason) Lasting() bool {
 	switch r.Code {
-	case FitDriver, FitOS, FitArch, FitLabel, FitTrust, FitStranger, FitPrice, FitVRAM, FitGPU, FitCPU, FitMemory, FitDisk:
+	case FitDriver, FitOS, FitArch, FitNode, FitOwner, FitLabel, FitTrust, FitAccount, FitStranger, FitPrice,
+		FitVRAM, FitUnified, FitGPU, FitCompute, FitGPUDriver, FitCPU, FitMemory, FitDisk:
 		return true
 	}
 	return false
@@ -128,15 +167,26 @@ func (r *Requirements) refused(account AccountID, driver string, o *Offer) FitCo
 		return FitOS
 	case r.Arch != "" && r.Arch != o.Arch:
 		return FitArch
+	case len(r.Nodes) > 0 && !slices.Contains(r.Nodes, o.Node), slices.Contains(r.NotNodes, o.Node):
+		return FitNode
+	case slices.Contains(r.NotAccounts, o.Account):
+		return FitOwner
 	}
 	for k, v := range r.Where {
 		if o.label(k) != v {
 			return FitLabel
 		}
 	}
+	for _, text := range r.Match {
+		if c, ok := parseCondition(text); !ok || !c.holds(o) {
+			return FitLabel
+		}
+	}
 	switch {
 	case r.Trust == TrustOwn && account != o.Account, r.Trust == TrustValidated && account != o.Account:
 		return FitTrust
+	case account != o.Account && !o.Guests.Welcome(account):
+		return FitAccount
 	case account != o.Account && !slices.Contains(o.Shared, driver):
 		return FitStranger
 	case o.Ask.For(*r) > r.limit():
@@ -172,25 +222,19 @@ func (r *Requirements) reason(code FitCode, account AccountID, driver string, o 
 		return Reason{code, r.OS, o.OS}
 	case FitArch:
 		return Reason{code, r.Arch, o.Arch}
+	case FitNode:
+		return Reason{code, r.nodesAsked(), string(o.Node)}
+	case FitOwner:
+		return Reason{code, "a node of another account", string(o.Account)}
 	case FitLabel:
-		// In order, so that the same question always gets the same answer.
-		for _, k := range slices.Sorted(maps.Keys(r.Where)) {
-			v, have := r.Where[k], o.label(k)
-			if have == v {
-				continue
-			}
-			if have == "" {
-				have = "none"
-			} else {
-				have = k + "=" + have
-			}
-			return Reason{code, k + "=" + v, have}
-		}
+		return r.mislabelled(o)
 	case FitTrust:
 		if r.Trust == TrustOwn {
 			return Reason{code, string(TrustOwn), "another account's node"}
 		}
 		return Reason{code, string(TrustValidated), "not validated"}
+	case FitAccount:
+		return Reason{code, "a node whose owner takes this account's jobs", "an owner who does not"}
 	case FitStranger:
 		return Reason{code, "a node that takes other accounts' " + driver + " jobs", "its own account's only"}
 	case FitPrice:
@@ -207,6 +251,18 @@ func (r *Requirements) reason(code FitCode, account AccountID, driver string, o 
 	case FitBusyGPU:
 		_, why := matchDevices(r.GPUs, o.FreeDevices)
 		return Reason{code, why.Want, why.Have}
+	case FitWindow:
+		have := "closed by its owner's hours"
+		if o.Opens != nil {
+			have = "opens at " + o.Opens.UTC().Format("2006-01-02 15:04 UTC")
+		}
+		return Reason{code, "a node that is open now", have}
+	case FitQuarantined:
+		have := "one job on probation, after several that died there"
+		if o.Opens != nil {
+			have = "several jobs that died there; one may try it at " + o.Opens.UTC().Format("2006-01-02 15:04 UTC")
+		}
+		return Reason{code, "a node where jobs do not die by its fault", have}
 	case FitBusyCPU:
 		return Reason{code, cores(r.CPU), cores(o.Free.CPU)}
 	case FitBusyMemory:
@@ -225,195 +281,12 @@ func (r *Requirements) limit() Price {
 	return MaxPrice
 }
 
-// label is the value of a label; the region is one of them.
-func (o *Offer) label(k string) string {
-	if k == "region" {
-		return o.Region
-	}
-	return o.Labels[k]
-}
-
 // Assign picks the devices that a job gets from an offer it fits: for each
 // request the device with the least VRAM that serves, so that large cards stay
 // free. ok is false if the free devices do not serve.
 func (r Requirements) Assign(o Offer) (res Resources, ok bool) {
 	ids, why := matchDevices(r.GPUs, o.FreeDevices)
 	return Resources{CPU: r.CPU, Memory: r.Memory, Disk: r.Disk, Devices: ids}, why.OK()
-}
-
-func countGPUs(n int) string {
-	switch n {
-	case 0:
-		return "no GPU"
-	case 1:
-		return "1 GPU"
-	}
-	return fmt.Sprintf("%d GPUs", n)
-}
-
-// asked says in words which devices are wanted.
-func asked(want []GPURequest) string {
-	var kinds []string
-	for _, w := range want {
-		kind := strings.TrimSpace(w.Vendor + " " + w.Model)
-		if w.VRAM > 0 {
-			kind = strings.TrimSpace(kind + " with " + w.VRAM.String())
-		}
-		if kind != "" && !slices.Contains(kinds, kind) {
-			kinds = append(kinds, kind)
-		}
-	}
-	return strings.TrimSpace(countGPUs(len(want)) + " " + strings.Join(kinds, " and "))
-}
-
-// served says whether each request can have a device of its own. Requests that
-// are all alike, the usual case, need only be counted.
-func served(want []GPURequest, have []Device) bool {
-	if len(want) > len(have) {
-		return false
-	}
-	for _, w := range want {
-		if w != want[0] {
-			_, why := matchDevices(want, have)
-			return why.OK()
-		}
-	}
-	left := len(want)
-	for i := range have {
-		if left == 0 {
-			break
-		}
-		if want[0].serves(&have[i]) {
-			left--
-		}
-	}
-	return left == 0
-}
-
-// matchDevices gives each request a device of its own, such that the devices
-// taken are the smallest that serve: sorted by VRAM, none of them could be
-// smaller. It offers the devices one by one, small ones first, and takes one if
-// the requests can be shared out so that it serves as well (an augmenting path).
-// Sets of devices that can serve at once form a matroid, so this is the best set.
-func matchDevices(want []GPURequest, have []Device) ([]DeviceID, Reason) {
-	if len(want) == 0 {
-		return nil, Reason{}
-	}
-	if len(have) < len(want) {
-		code := FitGPU
-		if slices.ContainsFunc(want, func(w GPURequest) bool { return w.VRAM > 0 }) {
-			code = FitVRAM
-		}
-		return nil, Reason{code, asked(want), countGPUs(len(have))}
-	}
-	devices := slices.Clone(have)
-	slices.SortStableFunc(devices, func(a, b Device) int { return cmp.Compare(a.VRAM, b.VRAM) })
-	given := make([]int, len(want)) // request → index of its device, or none
-	const none = -1
-	for i := range given {
-		given[i] = none
-	}
-	var seen []bool
-	var take func(d int) bool
-	take = func(d int) bool {
-		for r, w := range want {
-			if seen[r] || !w.serves(&devices[d]) {
-				continue
-			}
-			seen[r] = true
-			if given[r] == none || take(given[r]) {
-				given[r] = d
-				return true
-			}
-		}
-		return false
-	}
-	left := len(want)
-	var spare []Device
-	for d := range devices {
-		seen = make([]bool, len(want))
-		if left > 0 && take(d) {
-			left--
-		} else {
-			spare = append(spare, devices[d])
-		}
-	}
-	if left > 0 {
-		var short Reason
-		for r, w := range want {
-			if given[r] != none {
-				continue
-			}
-			if why := w.shortage(spare); short.OK() || (short.Code != FitVRAM && why.Code == FitVRAM) {
-				short = why
-			}
-		}
-		return nil, short
-	}
-	out := make([]DeviceID, len(want))
-	for r, d := range given {
-		out[r] = devices[d].ID
-	}
-	return out, Reason{}
-}
-
-func (w *GPURequest) serves(d *Device) bool {
-	return d.VRAM >= w.VRAM && w.named(d)
-}
-
-func (w *GPURequest) named(d *Device) bool {
-	return (w.Vendor == "" || strings.EqualFold(w.Vendor, d.Vendor)) && containsFold(d.Model, w.Model)
-}
-
-// containsFold says whether sub is in s, case ignored, without allocating where
-// both are ASCII.
-func containsFold(s, sub string) bool {
-	if !ascii(s) || !ascii(sub) {
-		return strings.Contains(strings.ToLower(s), strings.ToLower(sub))
-	}
-	for i := 0; i+len(sub) <= len(s); i++ {
-		if strings.EqualFold(s[i:i+len(sub)], sub) {
-			return true
-		}
-	}
-	return false
-}
-
-func ascii(s string) bool {
-	for i := range len(s) {
-		if s[i] >= utf8.RuneSelf {
-			return false
-		}
-	}
-	return true
-}
-
-// shortage says why none of the devices left serves: VRAM before names, since
-// VRAM is the first filter. It names the device that comes closest.
-func (w GPURequest) shortage(left []Device) Reason {
-	var best, named *Device
-	for i := range left {
-		d := &left[i]
-		if best == nil || d.VRAM > best.VRAM {
-			best = d
-		}
-		if w.named(d) && (named == nil || d.VRAM > named.VRAM) {
-			named = d
-		}
-	}
-	name := strings.TrimSpace(w.Vendor + " " + w.Model)
-	switch {
-	case best == nil || best.VRAM < w.VRAM || named != nil:
-		if named == nil {
-			named = best
-		}
-		if named == nil {
-			return Reason{FitVRAM, w.VRAM.String(), "no GPU left"}
-		}
-		return Reason{FitVRAM, w.VRAM.String(), fmt.Sprintf("%s on %s", named.VRAM, named.Model)}
-	default:
-		return Reason{FitGPU, name, best.Model}
-	}
 }
 
 func cores(milli int64) string {

@@ -10,7 +10,7 @@ import (
 )
 
 func gpu(id string, vram Bytes) Device {
-	return Device{ID: DeviceID(id), Vendor: "nvidia", Model: "RTX " + id, VRAM: vram}
+	return Device{ID: DeviceID(id), Vendor: "nvidia", Model: "RTX " + id, VRAM: vram, Compute: "8.9", Driver: "550.54.14"}
 }
 
 // idle is an offer of an idle node that fits most jobs.
@@ -40,16 +40,22 @@ func TestFitNamesTheFirstFilter(t *testing.T) {
 		{FitDriver, nil, func(o *Offer) { o.Drivers = []string{"wasm"} }, "driver: wants process, has wasm"},
 		{FitOS, func(r *Requirements) { r.OS = "windows" }, nil, "os: wants windows, has linux"},
 		{FitArch, func(r *Requirements) { r.Arch = "arm64" }, nil, "arch: wants arm64, has amd64"},
+		{FitNode, func(r *Requirements) { r.Nodes = []NodeID{"node_2", "node_3"} }, nil, "node: wants node_2, node_3, has node_1"},
+		{FitOwner, func(r *Requirements) { r.NotAccounts = []AccountID{"acct_owner"} }, nil, "owner: wants a node of another account, has acct_owner"},
 		{FitLabel, func(r *Requirements) { r.Where = map[string]string{"rack": "8"} }, nil, "label: wants rack=8, has rack=7"},
 		{FitTrust, func(r *Requirements) { r.Trust = TrustOwn }, nil, "trust: wants own, has another account's node"},
+		{FitAccount, nil, func(o *Offer) { o.Guests = &Guests{Deny: []AccountID{"acct_me"}} }, "account: wants a node whose owner takes this account's jobs, has an owner who does not"},
 		{FitStranger, nil, func(o *Offer) { o.Shared = []string{"wasm"} }, "stranger: wants a node that takes other accounts' process jobs, has its own account's only"},
 		{FitPrice, func(r *Requirements) { r.MaxPrice = price(399_999) }, nil, "price: wants 0.399999/h, has 0.40/h"},
 		{FitVRAM, func(r *Requirements) { r.GPUs = []GPURequest{{VRAM: 48 * GiB}} }, nil, "vram: wants 48GiB, has 24GiB on RTX A"},
 		{FitGPU, func(r *Requirements) { r.GPUs = []GPURequest{{Vendor: "amd"}} }, nil, "gpu: wants amd, has RTX A"},
+		{FitCompute, func(r *Requirements) { r.GPUs = []GPURequest{{Compute: "9.0"}} }, nil, "compute: wants compute capability 9.0, has 8.9 on RTX A"},
+		{FitGPUDriver, func(r *Requirements) { r.GPUs = []GPURequest{{Driver: "551"}} }, nil, "gpu_driver: wants GPU driver 551, has 550.54.14 on RTX A"},
 		{FitCPU, func(r *Requirements) { r.CPU = 8500 }, nil, "cpu: wants 8.5 cores, has 8 cores"},
 		{FitMemory, func(r *Requirements) { r.Memory = 64 * GiB }, nil, "memory: wants 64GiB, has 32GiB"},
 		{FitDisk, func(r *Requirements) { r.Disk = TiB }, nil, "disk: wants 1TiB, has 100GiB"},
 		{FitInUse, nil, func(o *Offer) { o.Ready, o.Why = false, FitInUse }, "in_use"},
+		{FitWindow, nil, func(o *Offer) { o.Ready, o.Why = false, FitWindow }, "window: wants a node that is open now, has closed by its owner's hours"},
 		{FitBusyGPU, func(r *Requirements) { r.GPUs = []GPURequest{{VRAM: GiB}} }, func(o *Offer) { o.FreeDevices = nil }, "gpu_busy: wants 1 GPU with 1GiB, has no GPU"},
 		{FitBusyCPU, nil, func(o *Offer) { o.Free.CPU = 500 }, "cpu_busy: wants 1 core, has 0.5 cores"},
 		{FitBusyMemory, nil, func(o *Offer) { o.Free.Memory = MiB }, "memory_busy: wants 1GiB, has 1MiB"},
@@ -78,8 +84,9 @@ func TestFitNamesTheFirstFilter(t *testing.T) {
 		}
 		// Of two filters the earlier one is named.
 		for k := range i {
-			if cases[k].code == FitVRAM && c.code == FitGPU || cases[k].code == FitVRAM && c.code == FitBusyGPU || cases[k].code == FitGPU && c.code == FitBusyGPU {
-				continue // both set the request for devices
+			devices := []FitCode{FitVRAM, FitGPU, FitCompute, FitGPUDriver, FitBusyGPU}
+			if slices.Contains(devices, cases[k].code) && slices.Contains(devices, c.code) || c.code == FitWindow && cases[k].code == FitInUse {
+				continue // both set the same
 			}
 			r, o := apply(k, i)
 			if got := r.Fit("acct_me", "process", o); got.Code != cases[k].code {
@@ -165,7 +172,8 @@ func TestFitDevices(t *testing.T) {
 		{"16+24", two, v(16*GiB, 24*GiB), "B A", ""},
 		{"small job, small card", two, v(4 * GiB), "B", ""},
 		{"24GB on a 24GiB card", two, v(24 * GB), "A", ""},
-		{"24GiB on a card that reports less", []Device{gpu("A", 24564*MiB)}, v(24 * GiB), "", "vram: wants 24GiB, has 24564MiB on RTX A"},
+		{"24GiB on a card that reports less", []Device{gpu("A", 24564*MiB)}, v(24 * GiB), "A", ""},
+		{"24GiB on a card that reports too little", []Device{gpu("A", 24084*MiB)}, v(24 * GiB), "", "vram: wants 24GiB (23.52GiB with the tolerance of 2 %), has 24084MiB on RTX A"},
 		{"24GB on a card that reports less", []Device{gpu("A", 24564*MiB)}, v(24 * GB), "A", ""},
 		{"three of two", two, v(GiB, GiB, GiB), "", "vram: wants 3 GPUs with 1GiB, has 2 GPUs"},
 		{"any of none", nil, []GPURequest{{}}, "", "gpu: wants 1 GPU, has no GPU"},
@@ -200,8 +208,9 @@ func TestFitDevices(t *testing.T) {
 }
 
 func TestReasonLasting(t *testing.T) {
-	lasting := []FitCode{FitDriver, FitOS, FitArch, FitLabel, FitTrust, FitStranger, FitPrice, FitVRAM, FitGPU, FitCPU, FitMemory, FitDisk}
-	passing := []FitCode{FitOK, FitOffline, FitDraining, FitClosed, FitInUse, FitNoAsk, FitKept, FitBusyGPU, FitBusyCPU, FitBusyMemory, FitBusyDisk, FitFence}
+	at := slices.Index(FitCodes(), FitOffline)
+	lasting := FitCodes()[:at]
+	passing := append([]FitCode{FitOK}, FitCodes()[at:]...)
 	all := slices.Concat(lasting, passing)
 	var got []string
 	for _, c := range all {

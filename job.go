@@ -57,6 +57,14 @@ type Requirements struct {
 	Arch string       `json:"arch,omitempty" doc:"as Go names it: amd64, arm64"`
 	// Where are labels the node must have, exactly.
 	Where map[string]string `json:"where,omitempty" doc:"labels the node must have"`
+	// Match are further conditions on labels, all of which must hold: k (there is
+	// such a label), !k (there is none), k=v, k!=v (another value, or none).
+	Match []string `json:"match,omitempty" doc:"conditions on the node's labels, all of which hold: k (it has the label), !k (it has not), k=v, k!=v; up to 32"`
+	// Nodes, where it names any, are the only nodes that the job runs on, NotNodes
+	// those that it does not, NotAccounts whose nodes it does not.
+	Nodes       []NodeID    `json:"nodes,omitempty" doc:"ids of the only nodes to run on; none named is all; up to 64"`
+	NotNodes    []NodeID    `json:"not_nodes,omitempty" doc:"ids of nodes not to run on; up to 64"`
+	NotAccounts []AccountID `json:"not_accounts,omitempty" doc:"ids of accounts on whose nodes not to run; up to 64"`
 	// MaxPrice is the bid. Nil is no limit.
 	MaxPrice *Price `json:"max_price,omitempty" doc:"most to pay, micro-credits per hour"`
 	// NonInterruptible: no higher bid displaces the job, for which it pays the
@@ -78,10 +86,27 @@ const (
 
 // GPURequest is what one device must be.
 type GPURequest struct {
-	VRAM   Bytes  `json:"vram_bytes,omitempty" doc:"at least this much memory"`
+	// VRAM is the memory that it must have, of which Tolerance may be missing.
+	VRAM   Bytes  `json:"vram_bytes,omitempty" doc:"this much memory that a job can have; a card that tells up to 2 % less counts too"`
 	Vendor string `json:"vendor,omitempty" doc:"nvidia, amd, intel or apple"`
 	Model  string `json:"model,omitempty" doc:"part of the model's name, case ignored"`
+	// Kind says whose memory it may be. Default "discrete", for Apple "unified".
+	Kind GPUKind `json:"kind,omitempty" doc:"discrete (memory of its own), unified (shares the main memory) or any; default discrete, for vendor apple unified"`
+	// Compute and Driver are the least versions. A device of which no version in
+	// numbers is known does not serve.
+	Compute string `json:"compute,omitempty" doc:"least compute capability, for example 8.6"`
+	Driver  string `json:"driver,omitempty" doc:"least version of its driver, for example 535.0"`
 }
+
+// GPUKind says whose memory a device works in.
+type GPUKind string
+
+// The kinds of devices that may be asked for.
+const (
+	GPUDiscrete GPUKind = "discrete"
+	GPUUnified  GPUKind = "unified"
+	GPUAny      GPUKind = "any"
+)
 
 // Limits bound what an attempt may use beyond its requirements.
 type Limits struct {

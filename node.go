@@ -7,8 +7,12 @@ type Device struct {
 	ID     DeviceID `json:"id" doc:"the vendor's UUID, or a PCI path where there is none"`
 	Vendor string   `json:"vendor" doc:"nvidia, amd, intel or apple"`
 	Model  string   `json:"model"`
-	// VRAM is the memory a job can have.
-	VRAM Bytes `json:"vram_bytes"`
+	// VRAM is the memory a job can have, as it was measured: what is allocatable.
+	// It decides what fits.
+	VRAM Bytes `json:"vram_bytes" doc:"memory that a job can have"`
+	// Total is all the memory that the device has, for people, where the agent
+	// knows more than VRAM.
+	Total Bytes `json:"total_bytes,omitempty" doc:"all its memory, of which some may be the driver's or the desktop's"`
 	// Unified says that VRAM is the machine's main memory.
 	Unified bool   `json:"unified,omitempty"`
 	Driver  string `json:"driver,omitempty"`
@@ -33,6 +37,11 @@ type Inventory struct {
 	Shared []string          `json:"shared_drivers,omitempty" doc:"drivers that jobs of other accounts may use too"`
 	Region string            `json:"region,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
+	// Guests says whose jobs the owner takes. Nil is everybody's.
+	Guests *Guests `json:"guests,omitempty"`
+	// Opens is when the owner's hours next let the node work, said while it is in
+	// use as outside_schedule.
+	Opens *time.Time `json:"opens_at,omitempty" doc:"when the owner's hours next let it work"`
 	// Fences says how jobs are fenced here, best first: "pid_namespace",
 	// "cgroup_v2", "cgroup_v1", "subreaper", "process_group".
 	Fences  []string `json:"fences,omitempty"`

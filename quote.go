@@ -26,6 +26,8 @@ type QuotedOffer struct {
 	Price   Price    `json:"price" doc:"of the whole job, micro-credits per hour"`
 	// Total is the price for the time of the quote, rounded up.
 	Total MicroCredits `json:"total" doc:"micro-credits"`
+	// Note says where a device tells a little less memory than was asked for.
+	Note string `json:"note,omitempty" doc:"where a GPU counts though it tells a little less memory than was asked for"`
 }
 
 // AlternativeKind is what an alternative changes.

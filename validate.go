@@ -26,6 +26,8 @@ const (
 	maxLabel      = 128
 	maxPath       = 1024
 	maxGPUs       = 16
+	maxNamed      = 64
+	maxGuests     = 1024
 	maxCPU        = 4096 * 1000
 	maxProcesses  = 1 << 20
 	minCheckpoint = Duration(100 * time.Millisecond)
@@ -41,6 +43,15 @@ func (s Spec) WithDefaults() Spec {
 	or(&s.Requirements.Memory, 256*MiB)
 	or(&s.Requirements.Disk, GiB)
 	or(&s.Requirements.Trust, TrustAny)
+	// Apple makes no GPU with memory of its own, so who asks for one means the other.
+	// Here and not where it is matched: there each word of a request narrows.
+	gpus := s.Requirements.GPUs
+	for i := range gpus {
+		if gpus[i].Vendor == "apple" && gpus[i].Kind == "" {
+			s.Requirements.GPUs = slices.Clone(s.Requirements.GPUs)
+			s.Requirements.GPUs[i].Kind = GPUUnified
+		}
+	}
 	or(&s.Limits.Time, Duration(24*time.Hour))
 	or(&s.Limits.Prepare, Duration(15*time.Minute))
 	or(&s.Limits.Log, 64*MiB)
@@ -157,6 +168,11 @@ func (r Requirements) validate(v *validator) {
 			v.add(field+".vendor", g.Vendor, "is nvidia, amd, intel or apple")
 		}
 		v.text(field+".model", g.Model, maxLabel)
+		if !slices.Contains([]GPUKind{"", GPUDiscrete, GPUUnified, GPUAny}, g.Kind) {
+			v.add(field+".kind", string(g.Kind), "is discrete, unified or any")
+		}
+		v.version(field+".compute", g.Compute, "8.6")
+		v.version(field+".driver", g.Driver, "535.0")
 	}
 	if !slices.Contains([]string{"", "linux", "windows", "darwin"}, r.OS) {
 		v.add("requirements.os", r.OS, "is linux, windows or darwin")
@@ -165,6 +181,10 @@ func (r Requirements) validate(v *validator) {
 		v.add("requirements.arch", r.Arch, "is amd64 or arm64")
 	}
 	v.labels("requirements.where", r.Where)
+	v.match("requirements.match", r.Match)
+	v.ids("requirements.nodes", "node_", texts(r.Nodes), maxNamed)
+	v.ids("requirements.not_nodes", "node_", texts(r.NotNodes), maxNamed)
+	v.ids("requirements.not_accounts", "acct_", texts(r.NotAccounts), maxNamed)
 	if r.MaxPrice != nil {
 		v.within("requirements.max_price", int64(*r.MaxPrice), 0, int64(MaxPrice))
 	}
@@ -208,6 +228,65 @@ func (v *validator) labels(field string, m map[string]string) {
 		v.text(field+"."+key(k), k, maxLabel)
 		v.text(field+"."+key(k), m[k], maxLabel)
 	}
+}
+
+// match refuses conditions that can't be read.
+func (v *validator) match(field string, list []string) {
+	if len(list) > maxLabels {
+		v.add(field, "", fmt.Sprintf("has at most %d entries", maxLabels))
+		return
+	}
+	for i, text := range list {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		c, ok := parseCondition(text)
+		if !ok {
+			v.add(at, text, "is k, !k, k=v or k!=v; !k says that there is no such label")
+			continue
+		}
+		v.text(at, c.key, maxLabel)
+		v.text(at, c.value, maxLabel)
+	}
+}
+
+func (v *validator) version(field, s, example string) {
+	if _, ok := version(s); s != "" && !ok {
+		v.add(field, s, "is a version: one to four numbers with dots between, for example "+example)
+	}
+}
+
+func texts[T ~string](list []T) []string {
+	out := make([]string, len(list))
+	for i := range list {
+		out[i] = string(list[i])
+	}
+	return out
+}
+
+func (v *validator) ids(field, prefix string, list []string, most int) {
+	if len(list) > most {
+		v.add(field, "", fmt.Sprintf("names at most %d", most))
+		return
+	}
+	for i, id := range list {
+		name, ok := strings.CutPrefix(id, prefix)
+		if !ok || name == "" || len(id) > 64 || strings.ContainsFunc(name, func(c rune) bool {
+			return (c < '0' || c > '9') && (c < 'a' || c > 'z') && c != '_' && c != '-'
+		}) {
+			v.add(fmt.Sprintf("%s[%d]", field, i), id, "is an id that begins with "+prefix)
+		}
+	}
+}
+
+// Validate returns nil or every rule that the lists break, as *FieldError values
+// that call them by the names given.
+func (g *Guests) Validate(allow, deny string) error {
+	if g == nil {
+		return nil
+	}
+	var v validator
+	v.ids(allow, "acct_", texts(g.Allow), maxGuests)
+	v.ids(deny, "acct_", texts(g.Deny), maxGuests)
+	return errors.Join(v.errs...)
 }
 
 // key makes a map's key fit for a field's path, which is printed as it is.

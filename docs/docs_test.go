@@ -82,3 +82,16 @@ func TestLinks(t *testing.T) {
 		}
 	}
 }
+
+// Every filter that a node can fail is explained, by its code.
+func TestRequirementsNameEveryFilter(t *testing.T) {
+	text, err := os.ReadFile("requirements.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range offpeak.FitCodes() {
+		if !strings.Contains(string(text), "`"+string(c)+"`") {
+			t.Errorf("requirements.md does not name %s", c)
+		}
+	}
+}

@@ -120,6 +120,9 @@ func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
 		return nil, time.Time{} // the queue is being read
 	}
 	due = h.queue.wake(now.UnixMicro())
+	if at := h.probation(now); !at.IsZero() && (due.IsZero() || at.Before(due)) {
+		due = at
+	}
 	batch = h.collect(batch)
 	for len(batch) < claimBatch {
 		it, best := h.first()

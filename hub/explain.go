@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"offpeak"
@@ -42,6 +43,15 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	}
 	nodes := h.fleet.Len()
 	e := h.fleet.Explain(ask, explainNodes)
+	notes := make(map[offpeak.NodeID]string)
+	for _, v := range e.Nodes {
+		if o, there := h.fleet.Offer(v.Node); there && v.Reason.OK() {
+			notes[v.Node] = asks.Tolerated(&o)
+			if slices.Contains(ask.Avoid, v.Node) {
+				notes[v.Node] = remedy(offpeak.Reason{Code: offpeak.FitFence})
+			}
+		}
+	}
 	bid := ""
 	if e.Fits == 0 && e.Could > 0 {
 		bid = h.wouldTake(&j)
@@ -54,11 +64,14 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		out.Causes = append(out.Causes, wire.Cause{Code: c.Code, Nodes: c.Nodes, Example: c.Nearest})
 	}
 	for _, v := range e.Nodes {
-		n := wire.NodeVerdict{Node: v.Node, Name: v.Name, Fits: v.Reason.OK(), Reason: v.Reason, Score: v.Score, Parts: v.Parts}
+		n := wire.NodeVerdict{Node: v.Node, Name: v.Name, Fits: v.Reason.OK(), Reason: v.Reason, Score: v.Score, Parts: v.Parts, Note: notes[v.Node]}
 		if account != "" && v.Account != account {
 			n.Name = "" // what other owners call their machines is theirs
 		}
 		out.Nodes = append(out.Nodes, n)
+	}
+	if c, lacks := accountCause(&parked, e.Fits); lacks {
+		out.Causes = append(out.Causes, c)
 	}
 	if parked.lacks == lackFunds {
 		has, err := h.money.Balance(ctx, j.Account)
@@ -73,6 +86,23 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		out.Summary += bid
 	}
 	return out, nil
+}
+
+// accountCause is what the job's account lacks, as a cause beside those of the
+// nodes: it keeps the job from all that fit.
+func accountCause(c *class, fits int) (wire.Cause, bool) {
+	why := offpeak.Reason{Code: offpeak.FitQuota}
+	switch {
+	case c.lacks == "":
+		return wire.Cause{}, false
+	case c.lacks == lackFunds && c.funds != nil && c.funds.Budget:
+		why = offpeak.Reason{Code: offpeak.FitBudget, Want: c.funds.Need.String(), Have: c.funds.Have.String()}
+	case c.lacks == lackFunds && c.funds != nil:
+		why = offpeak.Reason{Code: offpeak.FitBalance, Want: c.funds.Need.String(), Have: c.funds.Have.String()}
+	case c.lacks == lackFunds:
+		why.Code = offpeak.FitBalance
+	}
+	return wire.Cause{Code: why.Code, Nodes: fits, Example: why}, true
 }
 
 // waiting says in one sentence why a queued job waits, with the next step.
@@ -126,6 +156,12 @@ func remedy(r offpeak.Reason) string {
 		return "Submit it without --os, or add a node with that system."
 	case offpeak.FitArch:
 		return "Submit it without --arch, or add a node of that architecture."
+	case offpeak.FitNode:
+		return "Submit it with another --node or --not-node."
+	case offpeak.FitOwner:
+		return "Submit it without that --not-account, or add a node of your own."
+	case offpeak.FitAccount:
+		return "Add a node of your own account, or ask the node's owner to change the agent's --allow-account or --deny-account."
 	case offpeak.FitLabel:
 		return "Submit it with another --where, or start a node's agent with that --label or --region."
 	case offpeak.FitTrust:
@@ -138,6 +174,12 @@ func remedy(r offpeak.Reason) string {
 		return "Submit it with less --vram, or add a node with such GPUs."
 	case offpeak.FitGPU:
 		return "Submit it with other --gpus, --gpu-vendor or --gpu-model, or add a node with such GPUs."
+	case offpeak.FitUnified:
+		return "Submit it with --gpu-kind any or unified to take GPUs that share the main memory, without it not to, or add a node with such GPUs."
+	case offpeak.FitCompute:
+		return "Submit it with a lower --compute-capability, or add a node with newer GPUs."
+	case offpeak.FitGPUDriver:
+		return "Submit it with an older --gpu-driver, or update the driver on a node."
 	case offpeak.FitCPU:
 		return "Submit it with less --cpu, or add a larger node."
 	case offpeak.FitMemory:
@@ -150,6 +192,10 @@ func remedy(r offpeak.Reason) string {
 		return "`offpeak nodes open NODE` lets it take work again."
 	case offpeak.FitInUse:
 		return "It takes work again when its owner lets it: `offpeak agent status` there says what for, `offpeak agent resume` ends a pause."
+	case offpeak.FitWindow:
+		return "Its owner's hours are closed: it takes work again by itself when they open."
+	case offpeak.FitQuarantined:
+		return "It takes all work again when a job has run there: `offpeak nodes show NODE` says what its agent warns of."
 	case offpeak.FitNoAsk:
 		return "Its owner's ask is not in force now: `offpeak ask show NODE` says when it is."
 	case offpeak.FitKept:
@@ -158,6 +204,12 @@ func remedy(r offpeak.Reason) string {
 		return "Other jobs hold it: wait for one to end, or submit it asking for less."
 	case offpeak.FitFence:
 		return "An earlier attempt failed there, so other nodes come first."
+	case offpeak.FitQuota:
+		return "It goes on when a job of its account ends, or when an admin raises the quota (`offpeak account quota --running`)."
+	case offpeak.FitBudget:
+		return "Submit it again with a larger --budget."
+	case offpeak.FitBalance:
+		return "It goes on by itself when money comes in: ask an admin for a deposit (`offpeak deposit`)."
 	}
 	return ""
 }

@@ -122,6 +122,7 @@ func (h *Hub) followLease(f *following, e *offpeak.Event, state offpeak.LeaseSta
 		h.live.note(e, state, now)
 		return
 	}
+	h.blame(e.Node, e.Lease, e.Reason, now)
 	h.live.drop(e.Lease)
 	h.queue.unparkAccount(e.Account)
 	if e.Reason == offpeak.EndDeclined || e.Reason == offpeak.EndOfferLapsed {

@@ -66,6 +66,9 @@ type Config struct {
 	Offer time.Duration
 	// Tick is the monitor's period. Default 1s.
 	Tick time.Duration
+	// Quarantine is how long a node where jobs keep dying by its fault gets no work,
+	// the first time. Default 1m.
+	Quarantine time.Duration
 	// Session is how long a node's session token lives. Default 15m.
 	Session time.Duration
 	// Retention is what the janitor keeps. Defaults: jobs 30 days, logs 14,
@@ -110,6 +113,7 @@ func (c Config) withDefaults() Config {
 	or(&c.Timeout, time.Minute)
 	or(&c.Offer, 15*time.Second)
 	or(&c.Tick, time.Second)
+	or(&c.Quarantine, time.Minute)
 	or(&c.Session, 15*time.Minute)
 	or(&c.Retention.Jobs, 30*day)
 	or(&c.Retention.Logs, 14*day)
@@ -172,6 +176,8 @@ type picture struct {
 	// over are leases that this hub saw give up what they held, and when: what
 	// another hub wrote of them before may be read after. For shared stores.
 	over map[offpeak.LeaseID]time.Time
+	// trials are what is held against nodes where jobs died by the node's fault.
+	trials map[offpeak.NodeID]*trial
 	// prizes are nodes that jobs have won, by the lease that gives way.
 	prizes map[offpeak.LeaseID]prize
 	// funded counts news of money: a claim that was refused for want of it while
@@ -225,7 +231,7 @@ func New(cfg Config, env Env) *Hub {
 		picture: picture{
 			fleet: placement.NewFleet(cfg.Weights), live: newDeadlines(),
 			freed: make(map[offpeak.NodeID]struct{}), stale: make(map[offpeak.NodeID]struct{}),
-			over: make(map[offpeak.LeaseID]time.Time), prizes: make(map[offpeak.LeaseID]prize),
+			over: make(map[offpeak.LeaseID]time.Time), trials: make(map[offpeak.NodeID]*trial), prizes: make(map[offpeak.LeaseID]prize),
 		},
 		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},

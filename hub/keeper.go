@@ -230,7 +230,7 @@ func (h *Hub) beaten(b *beat) {
 	p.mu.Lock()
 	newest := b.in.Incarnation != p.incarnation || b.in.Seq > p.seq
 	woke := r.WokeUp || p.liveness != offpeak.NodeOnline
-	turned := newest && b.in.Availability != p.availability
+	turned := newest && (b.in.Availability != p.availability || b.in.Why != p.why)
 	p.revision = max(p.revision, r.Revision)
 	p.settled = r.Revision >= p.revision
 	if newest {
@@ -248,7 +248,7 @@ func (h *Hub) beaten(b *beat) {
 	if newest && (woke || turned) {
 		h.changedNode(p.id, func(f *placement.Fleet) {
 			f.SetLiveness(p.id, offpeak.NodeOnline)
-			f.SetAvailability(p.id, b.in.Availability)
+			f.SetAvailability(p.id, b.in.Availability, b.in.Why)
 		})
 	}
 	h.apply(r.Changes...)

@@ -70,12 +70,16 @@ func checkInventory(inv *offpeak.Inventory) error {
 	for i, d := range inv.Devices {
 		field := fmt.Sprintf("inventory.devices[%d]", i)
 		within(field+".vram_bytes", int64(d.VRAM), int64(16*offpeak.TiB))
+		within(field+".total_bytes", int64(d.Total), int64(16*offpeak.TiB))
+		if d.Total != 0 && d.VRAM > d.Total {
+			errs = append(errs, &offpeak.FieldError{Field: field + ".vram_bytes", Value: d.VRAM.String(), Rule: "is at most total_bytes, " + d.Total.String()})
+		}
 		if d.ID == "" || len(d.ID) > 128 || seen[d.ID] {
 			errs = append(errs, &offpeak.FieldError{Field: field + ".id", Value: string(d.ID), Rule: "names the device, once, in at most 128 bytes"})
 		}
 		seen[d.ID] = true
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, inv.Guests.Validate("inventory.guests.allow", "inventory.guests.deny"))...)
 }
 
 // Watch returns a channel that holds a token whenever what the node should hold

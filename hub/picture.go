@@ -64,6 +64,7 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 			h.over[l.ID] = now
 		}
 		if l.State.Terminal() {
+			h.blame(l.Node, l.ID, l.Reason, now)
 			h.live.drop(l.ID)
 			h.queue.unparkAccount(l.Account)
 		} else {
@@ -209,6 +210,7 @@ func (h *Hub) setNodeIf(n offpeak.Node, held []store.Assignment, version uint64)
 func (h *Hub) forget(id offpeak.NodeID) {
 	h.mu.Lock()
 	h.fleet.Remove(id)
+	delete(h.trials, id)
 	delete(h.freed, id)
 	delete(h.stale, id)
 	h.mu.Unlock()

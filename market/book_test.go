@@ -36,7 +36,9 @@ func drawDevices(t *rapid.T, node int) []offpeak.Device {
 	for i := range rapid.IntRange(0, 3).Draw(t, "devices") {
 		out = append(out, offpeak.Device{
 			ID: offpeak.DeviceID(fmt.Sprint("GPU-", node, "-", i)), Vendor: vendors.Draw(t, "vendor"), Model: models.Draw(t, "model"),
-			VRAM: offpeak.Bytes(rapid.SampledFrom([]int64{4, 8, 24, 300}).Draw(t, "vram"))*gib - offpeak.Bytes(rapid.IntRange(0, 1).Draw(t, "short")),
+			VRAM:    offpeak.Bytes(rapid.SampledFrom([]int64{4, 8, 24, 300}).Draw(t, "vram"))*gib - offpeak.Bytes(rapid.SampledFrom([]int64{0, 1, 12 << 20, 500 << 20}).Draw(t, "short")),
+			Unified: rapid.IntRange(0, 4).Draw(t, "unified") == 0,
+			Compute: rapid.SampledFrom([]string{"", "6.1", "8.9"}).Draw(t, "compute"), Driver: rapid.SampledFrom([]string{"amdgpu", "550.54.14"}).Draw(t, "gpu-driver"),
 		})
 	}
 	if len(out) > 1 && rapid.Bool().Draw(t, "alike") {
@@ -63,6 +65,10 @@ func drawOffer(t *rapid.T, i int) offpeak.Offer {
 		Shared:  rapid.SliceOfDistinct(drivers, rapid.ID[string]).Draw(t, "shared"),
 		Labels:  map[string]string{"rack": racks.Draw(t, "rack")}, Ready: rapid.IntRange(0, 9).Draw(t, "ready") > 0,
 	}
+	if rapid.Bool().Draw(t, "metered") {
+		o.Labels["metered"] = "yes"
+	}
+	o.Guests = rapid.SampledFrom([]*offpeak.Guests{nil, nil, {Deny: []offpeak.AccountID{"acct_a"}}, {Allow: []offpeak.AccountID{"acct_a"}}}).Draw(t, "guests")
 	o.FreeDevices = o.Devices
 	if rapid.IntRange(0, 3).Draw(t, "busy") == 0 {
 		o.FreeDevices = o.Devices[:len(o.Devices)/2]
@@ -92,6 +98,8 @@ func drawAsked(t *rapid.T) asked {
 		r.GPUs = append(r.GPUs, offpeak.GPURequest{
 			VRAM:   offpeak.Bytes(rapid.SampledFrom([]int64{0, 4, 8, 300}).Draw(t, "want-vram")) * gib,
 			Vendor: rapid.SampledFrom([]string{"", "", "nvidia", "amd"}).Draw(t, "want-vendor"), Model: wanted.Draw(t, "want-model"),
+			Kind:    rapid.SampledFrom([]offpeak.GPUKind{"", "", offpeak.GPUAny, offpeak.GPUUnified}).Draw(t, "want-kind"),
+			Compute: rapid.SampledFrom([]string{"", "", "8.6"}).Draw(t, "want-compute"), Driver: rapid.SampledFrom([]string{"", "", "535"}).Draw(t, "want-driver"),
 		})
 	}
 	if rapid.Bool().Draw(t, "capped") {
@@ -103,6 +111,12 @@ func drawAsked(t *rapid.T) asked {
 		r.Where = map[string]string{"rack": racks.Draw(t, "want-rack")}
 	case 1:
 		r.Where = map[string]string{"region": regions.Draw(t, "want-region")}
+	}
+	r.Match = rapid.SampledFrom([][]string{nil, nil, nil, {"!metered"}, {"metered", "region=eu"}, {"rack=1", "region!=us"}}).Draw(t, "match")
+	r.NotNodes = rapid.SampledFrom([][]offpeak.NodeID{nil, nil, {"node_001", "node_007"}}).Draw(t, "not-nodes")
+	r.NotAccounts = rapid.SampledFrom([][]offpeak.AccountID{nil, nil, {"acct_b"}}).Draw(t, "not-accounts")
+	if rapid.IntRange(0, 9).Draw(t, "named") == 0 {
+		r.Nodes = []offpeak.NodeID{"node_002", "node_005"}
 	}
 	return asked{r, accounts.Draw(t, "account"), drivers.Draw(t, "driver")}
 }

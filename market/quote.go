@@ -77,7 +77,7 @@ func (b *Book) Quote(in Inquiry, now time.Time) (offpeak.Quote, error) {
 		}
 		if len(q.Offers) < in.Limit {
 			price := o.Ask.For(in.Requirements)
-			q.Offers = append(q.Offers, offpeak.QuotedOffer{Node: o.Node, Region: o.Region, Devices: names(in.Requirements, &o), Price: price, Total: Total(price, in.For)})
+			q.Offers = append(q.Offers, offpeak.QuotedOffer{Node: o.Node, Region: o.Region, Devices: names(in.Requirements, &o), Price: price, Total: Total(price, in.For), Note: in.Requirements.Tolerated(&o)})
 		}
 	}
 	lowest := offpeak.MaxPrice + 1

@@ -122,6 +122,12 @@ func newQuestion(r *offpeak.Requirements, account offpeak.AccountID, driver stri
 			q.need.traits |= regionBit(v) << regionBits
 		}
 	}
+	for _, text := range r.Match {
+		// The other conditions are met by what an offer lacks, which bits can't say.
+		if k, v, is := strings.Cut(text, "="); is && !strings.HasSuffix(k, "!") {
+			q.need.name(k, v)
+		}
+	}
 	var own signature
 	own.name("\x00account", string(account))
 	if r.Trust == offpeak.TrustOwn || r.Trust == offpeak.TrustValidated {
@@ -130,7 +136,7 @@ func newQuestion(r *offpeak.Requirements, account offpeak.AccountID, driver stri
 	q.shared, q.own = driverBit(driver)<<sharedBits, own.names
 	q.cores = coreClass(r.CPU).cores
 	for i, g := range r.GPUs {
-		q.vram = max(q.vram, vramClass(g.VRAM))
+		q.vram = max(q.vram, vramClass(g.Least()))
 		if i == 0 {
 			q.vendor, q.model = g.Vendor, strings.ToLower(g.Model)
 		}

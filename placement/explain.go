@@ -143,7 +143,13 @@ func (a *ask) gap(n *node, why offpeak.Reason) float64 {
 		return 1 - ratio(int64(o.Free.Memory), int64(r.Memory))
 	case offpeak.FitBusyDisk:
 		return 1 - ratio(int64(o.Free.Disk), int64(r.Disk))
-	case offpeak.FitVRAM, offpeak.FitGPU, offpeak.FitBusyGPU:
+	case offpeak.FitWindow, offpeak.FitQuarantined:
+		// Sooner is nearer; any is nearer than nobody knows.
+		const far = 1 << 40
+		if o.Opens != nil {
+			return ratio(o.Opens.Unix(), far)
+		}
+	case offpeak.FitVRAM, offpeak.FitUnified, offpeak.FitGPU, offpeak.FitCompute, offpeak.FitGPUDriver, offpeak.FitBusyGPU:
 		var most offpeak.Bytes
 		for _, d := range o.Devices {
 			most = max(most, d.VRAM)

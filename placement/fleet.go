@@ -17,6 +17,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"time"
 
 	"offpeak"
 )
@@ -63,8 +64,16 @@ type node struct {
 	liveness     offpeak.Liveness
 	intent       offpeak.Intent
 	availability offpeak.Availability
-	asks         bool
-	kept         bool
+	// shut says that it is in use since it is outside its owner's hours.
+	shut bool
+	asks bool
+	// opens is when the owner's hours next let it work, until when its bar ends.
+	opens, until *time.Time
+	// barred and onTrial are set by Bar and Try; probe is the lease that a node on
+	// trial has taken.
+	barred, onTrial bool
+	probe           offpeak.LeaseID
+	kept            bool
 }
 
 // hold is what one lease holds of a node.
@@ -173,11 +182,13 @@ func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 	inv := in.Inventory
 	n.name = in.Name
 	n.liveness, n.intent, n.availability, n.asks = in.Liveness, in.Intent, in.Availability, in.Ask != nil
+	n.shut, n.opens = in.Why == offpeak.EndOutsideSchedule, inv.Opens
 	n.offer = offpeak.Offer{
 		Node: in.ID, Account: in.Account, Ask: asked(in.Ask),
 		Capacity: in.Capacity, Devices: capacityDevices(in),
 		OS: inv.OS, Arch: inv.Arch, Region: inv.Region,
 		Drivers: inv.Drivers, Shared: inv.Shared, Labels: inv.Labels,
+		Guests: inv.Guests,
 	}
 	n.sign = sign(&n.offer)
 	f.recount(n)
@@ -281,10 +292,11 @@ func (f *Fleet) SetIntent(id offpeak.NodeID, i offpeak.Intent) {
 	}
 }
 
-// SetAvailability notes what a node's agent says.
-func (f *Fleet) SetAvailability(id offpeak.NodeID, a offpeak.Availability) {
-	if n := f.byID[id]; n != nil && n.availability != a {
-		n.availability = a
+// SetAvailability notes what a node's agent says, and why it is in use.
+func (f *Fleet) SetAvailability(id offpeak.NodeID, a offpeak.Availability, why offpeak.EndReason) {
+	shut := why == offpeak.EndOutsideSchedule
+	if n := f.byID[id]; n != nil && (n.availability != a || n.shut != shut) {
+		n.availability, n.shut = a, shut
 		f.recount(n)
 	}
 }
@@ -315,6 +327,9 @@ func (f *Fleet) Hold(id offpeak.NodeID, lease offpeak.LeaseID, r offpeak.Resourc
 		return
 	}
 	n.holds[lease] = hold{resources: r, pending: true}
+	if n.onTrial && n.probe == "" {
+		n.probe = lease
+	}
 	f.recount(n)
 }
 
@@ -341,6 +356,9 @@ func (f *Fleet) Release(id offpeak.NodeID, lease offpeak.LeaseID) bool {
 		return false
 	}
 	delete(n.holds, lease)
+	if n.probe == lease {
+		n.probe = ""
+	}
 	f.recount(n)
 	return true
 }
@@ -438,7 +456,10 @@ func (f *Fleet) recount(n *node) {
 	}
 	free.Devices = o.Free.Devices
 	o.Free = free
-	o.Why = n.why()
+	o.Why, o.Opens = n.why(), n.opens
+	if n.barred {
+		o.Opens = n.until
+	}
 	o.Ready = o.Why == offpeak.FitOK
 	f.reindex(n)
 }
@@ -480,8 +501,12 @@ func (n *node) why() offpeak.FitCode {
 		return offpeak.FitDraining
 	case n.intent != offpeak.NodeOpen:
 		return offpeak.FitClosed
+	case n.availability != offpeak.NodeAvailable && n.shut:
+		return offpeak.FitWindow
 	case n.availability != offpeak.NodeAvailable:
 		return offpeak.FitInUse
+	case n.barred, n.probe != "":
+		return offpeak.FitQuarantined
 	case !n.asks:
 		return offpeak.FitNoAsk
 	case n.kept:

@@ -187,7 +187,7 @@ func TestVersionMovesWithEveryChange(t *testing.T) {
 		"release":      func() { f.Release("a", "l2") },
 		"liveness":     func() { f.SetLiveness("a", offpeak.NodeLate) },
 		"intent":       func() { f.SetIntent("a", offpeak.NodeClosed) },
-		"availability": func() { f.SetAvailability("a", offpeak.NodeInUse) },
+		"availability": func() { f.SetAvailability("a", offpeak.NodeInUse, "") },
 	} {
 		change()
 		if v := f.Version("a"); v <= last {
@@ -218,6 +218,33 @@ func TestTiesReplayAndSpread(t *testing.T) {
 	}
 	if len(seen) < 10 {
 		t.Fatalf("60 jobs went to %d of 20 equal nodes", len(seen))
+	}
+}
+
+// A node outside its owner's hours says when they open; the soonest is nearest.
+func TestWindow(t *testing.T) {
+	at := time.Date(2026, 12, 3, 23, 0, 0, 0, time.UTC)
+	shut := func(id string, opens *time.Time) offpeak.Node {
+		n := machine(id, 8000, 32*gib)
+		n.Availability, n.Why, n.Inventory.Opens = offpeak.NodeInUse, offpeak.EndOutsideSchedule, opens
+		return n
+	}
+	later := at.Add(time.Hour)
+	f := fleetOf(shut("a", nil), shut("b", &later), shut("c", &at))
+	e := f.Explain(job(asks(1000, gib)), 10)
+	if e.Fits != 0 || e.Could != 3 || len(e.Causes) != 1 || e.Causes[0].Nearest.String() != "window: wants a node that is open now, has opens at 2026-12-03 23:00 UTC" {
+		t.Fatalf("explained by %+v", e)
+	}
+	if e.Nodes[0].Node != "c" || e.Nodes[2].Node != "a" || e.Nodes[2].Reason.Have != "closed by its owner's hours" {
+		t.Fatalf("nodes are %+v", e.Nodes)
+	}
+	f.SetAvailability("c", offpeak.NodeInUse, offpeak.EndOwnerReturned)
+	if why := f.Explain(job(asks(1000, gib)), 10); len(why.Causes) != 2 {
+		t.Fatalf("after the owner came: %+v", why.Causes)
+	}
+	f.SetAvailability("c", offpeak.NodeAvailable, "")
+	if best, ok := f.Best(job(asks(1000, gib))); !ok || best.Node != "c" {
+		t.Fatalf("after the opening: %+v", best)
 	}
 }
 
@@ -252,10 +279,16 @@ func drawNode(t *rapid.T, i int) offpeak.Node {
 		offpeak.Bytes(rapid.Int64Range(0, 16).Draw(t, "memory"))*gib,
 		rapid.SliceOfN(cards, 0, 4).Draw(t, "cards")...)
 	for i := range n.Inventory.Devices {
-		n.Inventory.Devices[i].Vendor = vendors.Draw(t, "vendor")
+		d := &n.Inventory.Devices[i]
+		d.Vendor = vendors.Draw(t, "vendor")
+		d.VRAM -= offpeak.Bytes(rapid.SampledFrom([]int64{0, 0, 12, 500, 2000}).Draw(t, "reserved")) * offpeak.MiB
+		d.Unified = rapid.IntRange(0, 4).Draw(t, "unified") == 0
+		d.Compute, d.Driver = rapid.SampledFrom([]string{"", "6.1", "8.9"}).Draw(t, "compute"), rapid.SampledFrom([]string{"amdgpu", "470.5", "550.54.14"}).Draw(t, "driver")
 	}
 	p := offpeak.Price(rapid.Int64Range(0, 2).Draw(t, "ask"))
 	n.Ask = &offpeak.Ask{GPU: p, CPU: p}
+	n.Inventory.Labels = rapid.SampledFrom([]map[string]string{nil, {"metered": "yes"}, {"rack": "7"}}).Draw(t, "labels")
+	n.Inventory.Guests = rapid.SampledFrom([]*offpeak.Guests{nil, nil, {Deny: []offpeak.AccountID{"acct_s"}}}).Draw(t, "guests")
 	n.Liveness = rapid.SampledFrom([]offpeak.Liveness{offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeLate}).Draw(t, "liveness")
 	return n
 }
@@ -298,8 +331,13 @@ func drawJob(t *rapid.T) placement.Job {
 	r := asks(rapid.Int64Range(1, 12).Draw(t, "cpu")*500, offpeak.Bytes(rapid.Int64Range(1, 12).Draw(t, "memory"))*gib,
 		rapid.SliceOfN(cards, 0, 3).Draw(t, "cards")...)
 	for i := range r.GPUs {
-		r.GPUs[i].Vendor = rapid.SampledFrom([]string{"", "", "nvidia", "amd"}).Draw(t, "vendor")
+		g := &r.GPUs[i]
+		g.Vendor = rapid.SampledFrom([]string{"", "", "nvidia", "amd"}).Draw(t, "vendor")
+		g.Kind = rapid.SampledFrom([]offpeak.GPUKind{"", "", offpeak.GPUAny, offpeak.GPUUnified}).Draw(t, "kind")
+		g.Compute, g.Driver = rapid.SampledFrom([]string{"", "", "8.6"}).Draw(t, "compute"), rapid.SampledFrom([]string{"", "", "535"}).Draw(t, "driver")
 	}
+	r.Match = rapid.SampledFrom([][]string{nil, nil, {"!metered"}, {"rack=7"}, {"rack!=7", "!metered"}}).Draw(t, "match")
+	r.NotNodes = rapid.SampledFrom([][]offpeak.NodeID{nil, {"n0"}, {"n1", "n2"}}).Draw(t, "not nodes")
 	j := job(r)
 	j.Policy = rapid.SampledFrom(policies).Draw(t, "policy")
 	j.Cached = rapid.SampledFrom([][]offpeak.NodeID{nil, {"n1"}, {"n2", "n3"}}).Draw(t, "cached")
@@ -372,6 +410,16 @@ func TestMoreDemandingJobNeverHasMoreCandidates(t *testing.T) {
 		if rapid.Bool().Draw(t, "another card") {
 			more.GPUs = append(more.GPUs, offpeak.GPURequest{})
 		}
+		for i := range more.GPUs {
+			switch rapid.IntRange(0, 4).Draw(t, "more of the card") {
+			case 0:
+				more.GPUs[i].Compute = "8.9"
+			case 1:
+				more.GPUs[i].Driver = "550.54.14"
+			}
+		}
+		more.Match = append(slices.Clone(more.Match), rapid.SampledFrom([]string{"rack", "!rack", "metered!=yes"}).Draw(t, "condition"))
+		more.NotNodes = append(slices.Clone(more.NotNodes), "n3")
 		j.Requirements = &more
 		for _, c := range f.Rank(j) {
 			if !slices.ContainsFunc(base, func(b placement.Candidate) bool { return b.Node == c.Node }) {

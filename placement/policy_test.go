@@ -63,7 +63,7 @@ func TestCPUJobsSpareIdleGPUs(t *testing.T) {
 		if !ok || c.Node != want {
 			t.Fatalf("chose %q, want %q", c.Node, want)
 		}
-		f.SetAvailability(want, offpeak.NodeInUse)
+		f.SetAvailability(want, offpeak.NodeInUse, "")
 	}
 }
 
@@ -160,8 +160,8 @@ func TestVRAMIsNeverBoughtOff(t *testing.T) {
 		}
 		for _, c := range append(all, best) {
 			for i, id := range c.Resources.Devices {
-				if vram[id] < j.Requirements.GPUs[i].VRAM {
-					t.Fatalf("%s has %s, asked for %s", id, vram[id], j.Requirements.GPUs[i].VRAM)
+				if least := j.Requirements.GPUs[i].Least(); vram[id] < least {
+					t.Fatalf("%s has %s, asked for %s", id, vram[id], least)
 				}
 			}
 		}

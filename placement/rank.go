@@ -21,8 +21,9 @@ type Job struct {
 	Policy Policy
 	// Cached are nodes that have the job's inputs.
 	Cached []offpeak.NodeID
-	// Avoid are nodes where attempts ended badly, the newest last: they come
-	// after all others, the newest at the very end.
+	// Avoid are nodes where attempts ended badly, the newest last: they come after
+	// all others, the newest at the very end. They stay candidates, so that nobody
+	// is stranded, and so that asking for more never makes a node one.
 	Avoid []offpeak.NodeID
 }
 

@@ -32,6 +32,17 @@ func (f *Fleet) search(a *ask) found {
 			}
 		}
 	}
+	if only := a.Requirements.Nodes; len(only) > 0 {
+		for _, id := range only {
+			if n := f.byID[id]; n != nil {
+				vram, ok := f.devices.served(a, n.set)
+				if k := a.key(n, vram); ok && best.after(&k) && a.admit(n) {
+					best = found{n, k}
+				}
+			}
+		}
+		return best
+	}
 	heap := stops(f.stops[:0])
 	for i := range v.heads {
 		if h := &v.heads[i]; f.consider(a, &q, h) {
@@ -253,6 +264,16 @@ func (f *Fleet) enough(a *ask) int {
 
 // count counts nodes that fit, up to a limit.
 func (f *Fleet) count(a *ask, limit int) (fits int) {
+	if only := a.Requirements.Nodes; len(only) > 0 {
+		seen := make(map[offpeak.NodeID]bool, len(only))
+		for _, id := range only {
+			if n := f.byID[id]; n != nil && !seen[id] && a.admit(n) {
+				seen[id] = true
+				fits++
+			}
+		}
+		return min(fits, limit)
+	}
 	v, q := f.view(a), a.need()
 	for i := range v.heads {
 		g := v.heads[i].group

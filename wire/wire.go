@@ -289,4 +289,7 @@ type NodeVerdict struct {
 	Reason offpeak.Reason     `json:"reason"`
 	Score  float64            `json:"score"`
 	Parts  map[string]float64 `json:"parts,omitempty"`
+	// Note says where a GPU of a node that fits tells a little less memory than was
+	// asked for.
+	Note string `json:"note,omitempty" doc:"where a GPU counts though it tells a little less memory than was asked for"`
 }

@@ -216,6 +216,9 @@ func (s *Source) demand(r *offpeak.Requirements) {
 		if len(r.GPUs) > 0 {
 			c := s.card()
 			r.GPUs[0] = offpeak.GPURequest{VRAM: c.vram / 2, Vendor: c.vendor, Model: one(s, "", c.model)}
+			if c.vendor == "apple" {
+				r.GPUs[0].Kind = offpeak.GPUUnified // as a spec gets it with its defaults
+			}
 		}
 	case 8:
 		if len(r.GPUs) == 1 && s.chance(400) {

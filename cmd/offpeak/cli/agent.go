@@ -231,7 +231,8 @@ once; it holds the hub's addresses and key. Beside a hub of the same user on thi
 machine no token is needed. The key that the node is known by is made here.
 
 What flags say of the machine here (--cpu, --memory, --disk, --gpus, --label,
---region, --accept) holds for "offpeak agent run" too, unless that says else.`,
+--region, --accept, --allow-account, --deny-account) holds for "offpeak agent
+run" too, unless that says else.`,
 		Example: `  offpeak agent join offpeak_join_… --name attic --label room=attic`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

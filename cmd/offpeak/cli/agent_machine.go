@@ -40,6 +40,7 @@ type machine struct {
 	labels       map[string]string
 	region       string
 	accept       string
+	allow, deny  []string
 }
 
 func (m *machine) flags(f *pflag.FlagSet) {
@@ -49,6 +50,8 @@ func (m *machine) flags(f *pflag.FlagSet) {
 	f.StringVar(&m.gpus, "gpus", "all", "GPUs that the grid may use: all or none")
 	f.StringToStringVar(&m.labels, "label", nil, "labels that jobs may ask for, as `key=value`")
 	f.StringVar(&m.accept, "accept", "own", "whose process jobs to run: own, those of the node's account, or any; wasm jobs are fenced and run for all")
+	f.StringSliceVar(&m.allow, "allow-account", nil, "`ids` of the only other accounts whose jobs to run (default all)")
+	f.StringSliceVar(&m.deny, "deny-account", nil, "`ids` of accounts whose jobs not to run")
 	f.StringVar(&m.region, "region", "", "where the machine is, for example eu-west")
 }
 
@@ -62,7 +65,7 @@ func (m *machine) said(flags *pflag.FlagSet) map[string]string {
 			return
 		}
 		text := f.Value.String()
-		if f.Value.Type() == "stringToString" {
+		if strings.HasPrefix(text, "[") && f.Value.Type() != "string" {
 			text = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
 		}
 		out[f.Name] = text
@@ -117,7 +120,25 @@ func (m *machine) validate() error {
 			return badInput("--label: %q: is key=value, each up to 128 printable characters", k+"="+v)
 		}
 	}
+	if err := m.guests().Validate("--allow-account", "--deny-account"); err != nil {
+		return badInput("%w", err)
+	}
 	return nil
+}
+
+// guests are the accounts that the owner names, nil for none.
+func (m *machine) guests() *offpeak.Guests {
+	if len(m.allow)+len(m.deny) == 0 {
+		return nil
+	}
+	var g offpeak.Guests
+	for _, id := range m.allow {
+		g.Allow = append(g.Allow, offpeak.AccountID(id))
+	}
+	for _, id := range m.deny {
+		g.Deny = append(g.Deny, offpeak.AccountID(id))
+	}
+	return &g
 }
 
 // limit takes from an inventory what the owner keeps. Other accounts' jobs get
@@ -141,6 +162,7 @@ func (m *machine) limit(inv offpeak.Inventory) offpeak.Inventory {
 	if len(m.labels) > 0 {
 		inv.Labels = maps.Clone(m.labels)
 	}
+	inv.Guests = m.guests()
 	inv.Shared = slices.Clone(inv.Drivers)
 	if m.accept != "any" {
 		inv.Shared = slices.DeleteFunc(inv.Shared, func(d string) bool { return d == process.Driver{}.Name() })

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"offpeak/cmd/offpeak/cli/world"
@@ -29,9 +30,14 @@ type Flags struct {
 	memory, disk    Size
 	vram, log       Size
 	gpus            int
-	gpu             sizes
+	gpu             gpus
 	gpuVendor       string
 	gpuModel        string
+	gpuKind         string
+	compute         string
+	gpuDriver       string
+	nodes, notNodes []string
+	notAccounts     []string
 	os, arch, trust string
 	maxPrice        Price
 	steady          bool
@@ -56,20 +62,26 @@ func (s *Flags) BindNeeds(cmd *cobra.Command) {
 	f.Var(&s.cpu, "cpu", "`cores`, for example 2 or 0.5 (default 1)")
 	f.Var(&s.memory, "memory", "main memory, for example 4GB; also the job's limit (default 256MiB)")
 	f.Var(&s.disk, "disk", "room for the job's folder; also its limit (default 1GiB)")
-	f.Var(&s.vram, "vram", "memory that each GPU has at least, for example 24GB; asks for one GPU unless --gpus says more")
+	f.Var(&s.vram, "vram", "memory that a job can have of each GPU, for example 24GB; a card that tells up to 2 % less counts too; asks for one GPU unless --gpus says more")
 	f.IntVar(&s.gpus, "gpus", 0, "number `n` of GPUs")
-	f.Var(&s.gpu, "gpu", "one GPU with at least this memory; repeat it for GPUs of different sizes")
-	f.StringVar(&s.gpuVendor, "gpu-vendor", "", "`vendor` of every GPU: nvidia, amd, intel or apple")
-	f.StringVar(&s.gpuModel, "gpu-model", "", "part of the `model` name of every GPU")
+	f.Var(&s.gpu, "gpu", "one GPU with this memory, as SIZE[:VENDOR[:MODEL]], for example 24GB or 24GB:nvidia:RTX; repeat it for GPUs that differ")
+	f.StringVar(&s.gpuVendor, "gpu-vendor", "", "`vendor` of every GPU, but of those that --gpu names one for: nvidia, amd, intel or apple")
+	f.StringVar(&s.gpuModel, "gpu-model", "", "part of the `model` name of every GPU, but of those that --gpu names one for")
+	f.StringVar(&s.gpuKind, "gpu-kind", "", "whose memory the GPUs work in, `kind` discrete (their own), unified (the main memory) or any (default discrete; unified for vendor apple)")
+	f.StringVar(&s.compute, "compute-capability", "", "least compute capability of every GPU, a `version` like 8.6")
+	f.StringVar(&s.gpuDriver, "gpu-driver", "", "least driver of every GPU, a `version` like 535.0")
 	f.StringVar(&s.os, "os", "", "operating `system`: linux, windows or darwin")
 	f.StringVar(&s.arch, "arch", "", "`architecture`: amd64 or arm64")
-	f.StringArrayVar(&s.where, "where", nil, "label `k=v` that the node must have; region=… too (repeatable)")
+	f.StringArrayVar(&s.where, "where", nil, "`conditions` on the node's labels, with commas between: k=v, k!=v, k (it has the label) or !k (it has not); the region is one, region=… (repeatable)")
+	f.StringArrayVar(&s.nodes, "node", nil, "run on this node only, `NODE` by id or name (repeatable: on one of these)")
+	f.StringArrayVar(&s.notNodes, "not-node", nil, "don't run on this node, `NODE` by id or name (repeatable)")
+	f.StringArrayVar(&s.notAccounts, "not-account", nil, "don't run on nodes of this account, `ACCOUNT` by id (repeatable)")
 	f.Var(&s.maxPrice, "max-price", "most to pay in credits per hour for the whole job, all its GPUs together, for example 0.40/h; it is also the job's bid where machines are scarce (default no limit, and no bid)")
 	f.BoolVar(&s.steady, "non-interruptible", false, "no higher bid displaces the job; it pays the operator's premium on top of the ask")
 	f.StringVar(&s.trust, "trust", "", "`floor` of trust in the node: any, validated or own (default any)")
 	for name, words := range map[string][]string{
 		"driver": {"process", "wasm"}, "trust": {"any", "validated", "own"},
-		"gpu-vendor": {"nvidia", "amd", "intel", "apple"}, "os": {"linux", "windows", "darwin"}, "arch": {"amd64", "arm64"},
+		"gpu-vendor": {"nvidia", "amd", "intel", "apple"}, "gpu-kind": {"discrete", "unified", "any"}, "os": {"linux", "windows", "darwin"}, "arch": {"amd64", "arm64"},
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -155,7 +167,7 @@ func (s *Flags) Apply(spec offpeak.Spec, command []string, getenv func(string) s
 	if t.Env, err = s.environment(t.Env, getenv); err != nil {
 		return spec, err
 	}
-	if r.Where, err = Pairs("--where", r.Where, s.where); err != nil {
+	if err = s.placed(r); err != nil {
 		return spec, err
 	}
 	if spec.Labels, err = Pairs("--label", spec.Labels, s.labels); err != nil {
@@ -174,11 +186,8 @@ func (s *Flags) devices(from []offpeak.GPURequest) ([]offpeak.GPURequest, error)
 	case changed("gpus") && (s.gpus < 0 || s.gpus > 16):
 		return nil, &offpeak.FieldError{Field: "--gpus", Value: fmt.Sprint(s.gpus), Rule: "is from 0 to 16"}
 	case changed("gpu"):
-		from = nil
-		for _, vram := range s.gpu {
-			from = append(from, offpeak.GPURequest{VRAM: vram})
-		}
-	case uniform || ((changed("gpu-vendor") || changed("gpu-model")) && len(from) == 0):
+		from = slices.Clone(s.gpu)
+	case uniform || (s.described() && len(from) == 0):
 		n := 1
 		if changed("gpus") {
 			n = s.gpus
@@ -187,19 +196,11 @@ func (s *Flags) devices(from []offpeak.GPURequest) ([]offpeak.GPURequest, error)
 		for range n {
 			from = append(from, offpeak.GPURequest{VRAM: offpeak.Bytes(s.vram)})
 		}
-		if n == 0 && (changed("vram") || changed("gpu-vendor") || changed("gpu-model")) {
+		if n == 0 && (changed("vram") || s.described()) {
 			return nil, &offpeak.FieldError{Field: "--gpus", Value: "0", Rule: "is at least 1 where the GPU is described"}
 		}
 	}
-	for i := range from {
-		if changed("gpu-vendor") {
-			from[i].Vendor = s.gpuVendor
-		}
-		if changed("gpu-model") {
-			from[i].Model = s.gpuModel
-		}
-	}
-	return from, nil
+	return from, s.describe(from)
 }
 
 func (s *Flags) environment(from map[string]string, getenv func(string) string) (map[string]string, error) {

@@ -69,6 +69,12 @@ func TestGPUFlags(t *testing.T) {
 		{[]string{"--gpus", "2"}, []offpeak.GPURequest{{}, {}}},
 		{[]string{"--gpus", "2", "--vram", "8GB", "--gpu-vendor", "amd"}, []offpeak.GPURequest{{VRAM: 8 * offpeak.GB, Vendor: "amd"}, {VRAM: 8 * offpeak.GB, Vendor: "amd"}}},
 		{[]string{"--gpu", "24GB", "--gpu", "8GB"}, []offpeak.GPURequest{{VRAM: 24 * offpeak.GB}, {VRAM: 8 * offpeak.GB}}},
+		{[]string{"--gpu", "24GB:nvidia:RTX 4090", "--gpu", "16GB::RTX", "--gpu", "8GiB:amd", "--gpu-vendor", "nvidia", "--gpu-driver", "535.0"}, []offpeak.GPURequest{
+			{VRAM: 24 * offpeak.GB, Vendor: "nvidia", Model: "RTX 4090", Driver: "535.0"}, {VRAM: 16 * offpeak.GB, Vendor: "nvidia", Model: "RTX", Driver: "535.0"}, {VRAM: 8 * offpeak.GiB, Vendor: "amd", Driver: "535.0"},
+		}},
+		{[]string{"--compute-capability", "8.6"}, []offpeak.GPURequest{{Compute: "8.6"}}},
+		{[]string{"--gpu-driver", "535.0", "--gpus", "2"}, []offpeak.GPURequest{{Driver: "535.0"}, {Driver: "535.0"}}},
+		{[]string{"--gpu-kind", "any", "--vram", "16GB"}, []offpeak.GPURequest{{VRAM: 16 * offpeak.GB, Kind: offpeak.GPUAny}}},
 		{[]string{"--gpu-model", "4090"}, []offpeak.GPURequest{{Model: "4090"}}},
 		{nil, nil},
 	} {
@@ -85,5 +91,64 @@ func TestGPUFlags(t *testing.T) {
 		if diff := cmp.Diff(tt.want, spec.Requirements.GPUs); diff != "" {
 			t.Errorf("%v: -want +got:\n%s", tt.args, diff)
 		}
+	}
+}
+
+// What says where a job may run: conditions on labels, nodes by id and by name,
+// accounts.
+func TestWhere(t *testing.T) {
+	var s Flags
+	cmd := &cobra.Command{}
+	s.Bind(cmd)
+	err := cmd.Flags().Parse([]string{
+		"--where", "region=eu,!metered", "--where", "gpu-room,zone!=b", "--where", "a=b=c",
+		"--node", "node_1", "--node", "attic", "--not-node", "cellar", "--not-account", "acct_x",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := offpeak.Spec{Requirements: offpeak.Requirements{Where: map[string]string{"rack": "7"}, Match: []string{"quiet"}, Nodes: []offpeak.NodeID{"node_9"}}}
+	spec, err := s.Apply(from, []string{"x"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err = s.Resolve(spec, func(ref string) (offpeak.NodeID, error) { return offpeak.NodeID("node_" + ref), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := offpeak.Requirements{
+		Where: map[string]string{"rack": "7", "region": "eu", "a": "b=c"}, Match: []string{"quiet", "!metered", "gpu-room", "zone!=b"},
+		Nodes: []offpeak.NodeID{"node_1", "node_attic"}, NotNodes: []offpeak.NodeID{"node_cellar"}, NotAccounts: []offpeak.AccountID{"acct_x"},
+	}
+	if diff := cmp.Diff(want, spec.Requirements); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// All that a job file may say of what it needs, in the API's words.
+func TestNeedsFromFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "job.yaml")
+	text := `
+task: {command: [x], driver: process}
+requirements:
+  gpus: [{vram_bytes: 24GB, kind: any, compute: "8.6", driver: "535.0"}]
+  match: ["!metered", gpu-room, zone!=b]
+  nodes: [node_1]
+  not_nodes: [node_2]
+  not_accounts: [acct_x]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := Read(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := offpeak.Requirements{
+		GPUs:  []offpeak.GPURequest{{VRAM: 24 * offpeak.GB, Kind: offpeak.GPUAny, Compute: "8.6", Driver: "535.0"}},
+		Match: []string{"!metered", "gpu-room", "zone!=b"}, Nodes: []offpeak.NodeID{"node_1"}, NotNodes: []offpeak.NodeID{"node_2"}, NotAccounts: []offpeak.AccountID{"acct_x"},
+	}
+	if diff := cmp.Diff(want, spec.Requirements); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

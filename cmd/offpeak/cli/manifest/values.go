@@ -32,18 +32,6 @@ func (s *Size) String() string {
 // Type implements pflag.Value.
 func (s *Size) Type() string { return "size" }
 
-type sizes []offpeak.Bytes
-
-func (s *sizes) Set(text string) error {
-	v, err := offpeak.ParseBytes(text)
-	if err == nil {
-		*s = append(*s, v)
-	}
-	return err
-}
-func (s *sizes) String() string { return "" }
-func (s *sizes) Type() string   { return "size" }
-
 // Price is the value of a flag that takes a price.
 type Price offpeak.Price
 

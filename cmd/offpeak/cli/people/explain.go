@@ -69,7 +69,7 @@ func explain(t *render.Table, e wire.Explanation, now time.Time) {
 			if n.Fits {
 				fits, score = "yes", fmt.Sprintf("%.3f", n.Score)
 			}
-			t.Row(name, fits, score, render.Dash(n.Reason.String()))
+			t.Row(name, fits, score, render.Dash(n.Reason.String()+n.Note))
 		}
 	}
 }

@@ -140,6 +140,7 @@ func showNode(t *render.Table, n offpeak.Node, now time.Time) {
 		{"Cores", used(render.Cores(n.Reserved.CPU), render.Cores(n.Capacity.CPU))}, {"Memory", used(render.About(n.Reserved.Memory), render.About(n.Capacity.Memory))},
 		{"Disk", used(render.About(n.Reserved.Disk), render.About(n.Capacity.Disk))}, {"Ask", askText(n.Ask)}, {"Region", inv.Region},
 		{"Labels", strings.Join(render.Pairs(inv.Labels), ", ")}, {"Drivers", strings.Join(inv.Drivers, ", ")},
+		{"Guests", guests(inv.Guests)}, {"Opens", render.Stamp(inv.Opens)},
 		{"Fences", strings.Join(inv.Fences, ", ")}, {"Agent", inv.Version},
 	} {
 		if f[1] != "" {
@@ -157,9 +158,55 @@ func showNode(t *render.Table, n offpeak.Node, now time.Time) {
 			if slices.Contains(n.Reserved.Devices, d.ID) {
 				taken = "yes"
 			}
-			t.Row(string(d.ID), strings.TrimSpace(d.Vendor+" "+d.Model), render.About(d.VRAM), taken)
+			t.Row(string(d.ID), strings.TrimSpace(d.Vendor+" "+d.Model), memory(d), taken)
 		}
 	}
+}
+
+// memory is what a job can have of a device, exactly, and whose it is.
+func memory(d offpeak.Device) string {
+	s := exact(d.VRAM)
+	if d.Total > d.VRAM {
+		s += " of " + exact(d.Total)
+	}
+	if d.Unified {
+		s += " of the main memory"
+	}
+	return s
+}
+
+// exact prints a size to the byte, however many digits that takes.
+func exact(b offpeak.Bytes) string {
+	s := b.String()
+	if v, err := offpeak.ParseBytes(s); err == nil && v == b {
+		return s
+	}
+	if b%offpeak.MiB == 0 {
+		return fmt.Sprintf("%dMiB", b/offpeak.MiB)
+	}
+	return fmt.Sprintf("%dB", int64(b))
+}
+
+// guests says which other accounts' jobs the owner takes; "" is all.
+func guests(g *offpeak.Guests) string {
+	if g == nil {
+		return ""
+	}
+	list := func(ids []offpeak.AccountID) string {
+		names := make([]string, len(ids))
+		for i, id := range ids {
+			names[i] = string(id)
+		}
+		return strings.Join(names, ", ")
+	}
+	var parts []string
+	if len(g.Allow) > 0 {
+		parts = append(parts, "only "+list(g.Allow))
+	}
+	if len(g.Deny) > 0 {
+		parts = append(parts, "not "+list(g.Deny))
+	}
+	return strings.Join(parts, "; ")
 }
 
 func newIntent(env world.Env, verb string, intent offpeak.Intent, short string) *cobra.Command {

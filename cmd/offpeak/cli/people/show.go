@@ -159,12 +159,35 @@ func asks(r offpeak.Requirements) string {
 		if g.VRAM > 0 {
 			words = append(words, "with", render.About(g.VRAM))
 		}
-		parts = append(parts, strings.TrimSpace(strings.Join(append(words, g.Vendor, g.Model), " ")))
+		for _, word := range []string{g.Vendor, g.Model} {
+			if word != "" {
+				words = append(words, word)
+			}
+		}
+		if g.Kind != "" {
+			words = append(words, "("+string(g.Kind)+")")
+		}
+		if g.Compute != "" {
+			words = append(words, "of compute capability "+g.Compute)
+		}
+		if g.Driver != "" {
+			words = append(words, "with driver "+g.Driver)
+		}
+		parts = append(parts, strings.Join(words, " "))
 	}
 	if r.OS != "" || r.Arch != "" {
 		parts = append(parts, strings.Trim(r.OS+"/"+r.Arch, "/"))
 	}
-	parts = append(parts, render.Pairs(r.Where)...)
+	parts = append(append(parts, render.Pairs(r.Where)...), r.Match...)
+	for _, id := range r.Nodes {
+		parts = append(parts, "on "+string(id))
+	}
+	for _, id := range r.NotNodes {
+		parts = append(parts, "not on "+string(id))
+	}
+	for _, id := range r.NotAccounts {
+		parts = append(parts, "not on nodes of "+string(id))
+	}
 	if r.MaxPrice != nil {
 		parts = append(parts, "at most "+r.MaxPrice.String())
 	}

@@ -96,6 +96,9 @@ func (s *submission) submit(ctx context.Context, c *client, command []string) (o
 	if err := c.dial(); err != nil {
 		return offpeak.Job{}, err
 	}
+	if spec, err = s.Resolve(spec, func(ref string) (offpeak.NodeID, error) { return c.node(ctx, ref) }); err != nil {
+		return offpeak.Job{}, err
+	}
 	if len(given) > 0 {
 		if spec.Task.Input, err = c.desk().Send(ctx, given); err != nil {
 			return offpeak.Job{}, err

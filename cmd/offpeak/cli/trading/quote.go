@@ -44,6 +44,9 @@ The flags that say what a job needs are those of run. Nothing is reserved.`,
 			if err != nil {
 				return err
 			}
+			if spec, err = needs.Resolve(spec, func(ref string) (offpeak.NodeID, error) { return c.Node(cmd.Context(), ref) }); err != nil {
+				return err
+			}
 			in := wire.QuoteRequest{Requirements: spec.Requirements, Driver: spec.Task.Driver, For: offpeak.Duration(last), Limit: limit}
 			q, err := read(cmd.Context(), hub, func(ctx context.Context, d *wire.Direct) (offpeak.Quote, error) { return d.Quote(ctx, in) })
 			if err != nil {
@@ -79,6 +82,18 @@ func showQuote(t *render.Table, q offpeak.Quote, r offpeak.Requirements) {
 		t.Row("NODE", "REGION", "GPUS", "PRICE", "TOTAL")
 		for _, o := range q.Offers {
 			t.Row(string(o.Node), render.Dash(o.Region), render.Dash(strings.Join(o.Devices, ", ")), o.Price.String(), o.Total.String())
+		}
+		var notes []string
+		for _, o := range q.Offers {
+			if o.Note != "" && !slices.Contains(notes, o.Note) {
+				notes = append(notes, o.Note)
+			}
+		}
+		if len(notes) > 0 {
+			t.Line("")
+		}
+		for _, note := range notes {
+			t.Line(note + ".")
 		}
 	}
 	if len(q.Instead) == 0 {
