@@ -189,6 +189,14 @@ func coreClass(milli int64) uint8 {
 	return uint8(bits.Len64(uint64(max(milli/1000, 0))))
 }
 
+// coresFrom is the least free CPU of a class.
+func coresFrom(class uint8) int64 {
+	if class == 0 {
+		return 0
+	}
+	return 1000 << (class - 1)
+}
+
 func (v *view) group(k groupKey) *group {
 	g := v.groups[k]
 	if g == nil {
