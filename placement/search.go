@@ -84,9 +84,9 @@ func (a *ask) spared(h *head) float64 {
 // rest is not after any node of a group from a block on that begins with the
 // order and price.
 func (a *ask) rest(v *view, q *need, h *head, order, price int64) key {
-	p := parts{vram: h.tight, cpu: 1, memory: 1, spareGPU: a.spared(h), cached: 1, merit: a.weights.secondary()}
-	if !a.gpus {
-		p.cpu = ratio(q.cpu, max(q.cpu, coresFrom(h.cores)))
+	p := parts{
+		vram: h.tight, spareGPU: a.spared(h), cached: 1, merit: a.weights.secondary(),
+		cpu: ratio(q.cpu, max(q.cpu, h.leastCPU)), memory: ratio(q.memory, max(q.memory, h.leastMem)),
 	}
 	k := key{price: offpeak.Price(price)}
 	if a.balanced {
