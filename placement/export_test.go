@@ -25,6 +25,9 @@ func (f *Fleet) CheckIndex() error {
 					if r != v.row(f, r.node) || r.node.blocks[v.order] != b || !v.admits(r.node) {
 						return fmt.Errorf("view %d has %s as it was", v.order, r.node.offer.Node)
 					}
+					if r.cpu < h.leastCPU || r.memory < h.leastMem {
+						return fmt.Errorf("view %d: %s has less free than its group", v.order, r.node.offer.Node)
+					}
 					if last.node != nil && last.compare(&r) >= 0 {
 						return fmt.Errorf("view %d: %s is out of order", v.order, r.node.offer.Node)
 					}

@@ -11,7 +11,7 @@ import (
 
 // blockSize is how many nodes a block holds at most: large enough that a million
 // nodes are few blocks, small enough that a change moves little.
-const blockSize = 192
+const blockSize = 96
 
 // maxGroups bounds the groups by device set, so that nodes which invent devices
 // can't make every question slow. The rest share one.
@@ -46,6 +46,8 @@ type head struct {
 	slot, count  int32
 	spare, cores uint8
 	order, price int64 // of the first block
+	// leastCPU and leastMem are no more than any of its nodes has free.
+	leastCPU, leastMem int64
 	// tight is how tightly the devices fit the question at hand; a bound where
 	// there are several sets.
 	tight float64
@@ -163,7 +165,9 @@ func (f *Fleet) newView(order int) *view {
 			b.n = len(part)
 			g.blocks, g.sums = append(g.blocks, b), append(g.sums, b.sum())
 		}
-		v.settle(g, 0)
+		for i := range g.sums {
+			v.settle(g, i)
+		}
 	}
 	return v
 }
@@ -194,7 +198,7 @@ func (v *view) group(k groupKey) *group {
 	if g == nil {
 		g = &group{key: k, index: len(v.heads)}
 		v.groups[k] = g
-		h := head{group: g, set: k.set, slot: -1, spare: k.spare, cores: k.cores}
+		h := head{group: g, set: k.set, slot: -1, spare: k.spare, cores: k.cores, leastCPU: math.MaxInt64, leastMem: math.MaxInt64}
 		if k.set != nil {
 			if h.count = int32(k.set.count); k.set.kind != nil {
 				h.slot = int32(k.set.kind.slot)
@@ -353,7 +357,12 @@ func (v *view) drop(g *group) {
 // settle reckons what is known of the i-th block anew.
 func (v *view) settle(g *group, i int) {
 	g.sums[i] = g.blocks[i].sum()
-	v.heads[g.index].order, v.heads[g.index].price = g.sums[0].order, g.sums[0].price
+	h := &v.heads[g.index]
+	h.order, h.price = g.sums[0].order, g.sums[0].price
+	if len(g.sums) == 1 {
+		h.leastCPU, h.leastMem = math.MaxInt64, math.MaxInt64
+	}
+	h.leastCPU, h.leastMem = min(h.leastCPU, g.sums[i].leastCPU), min(h.leastMem, g.sums[i].leastMem)
 }
 
 func (g *group) drop(i int) {

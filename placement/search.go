@@ -32,10 +32,21 @@ func (f *Fleet) search(a *ask) found {
 			}
 		}
 	}
+	if only := a.Requirements.Nodes; len(only) > 0 {
+		for _, id := range only {
+			if n := f.byID[id]; n != nil {
+				vram, ok := f.devices.served(a, n.set)
+				if k := a.key(n, vram); ok && best.after(&k) && a.admit(n) {
+					best = found{n, k}
+				}
+			}
+		}
+		return best
+	}
 	heap := stops(f.stops[:0])
 	for i := range v.heads {
 		if h := &v.heads[i]; f.consider(a, &q, h) {
-			heap = append(heap, stop{bound: a.rest(v, h, h.order, h.price), head: h})
+			heap = append(heap, stop{bound: a.rest(v, &q, h, h.order, h.price), head: h})
 		}
 	}
 	for i := len(heap)/2 - 1; i >= 0; i-- {
@@ -81,20 +92,22 @@ func (a *ask) spared(h *head) float64 {
 	return spares[h.spare]
 }
 
-// rest is not after any node of a group from a block on.
-func (a *ask) rest(v *view, h *head, order, price int64) key {
-	const most = 2 // above all scores
-	switch {
-	case a.balanced:
-		p := parts{
-			vram: h.tight, cpu: 1, memory: 1, spareGPU: a.spared(h), cached: 1,
-			merit: a.weights.secondary(), price: a.cheapness(offpeak.Price(price)),
-		}
-		return key{score: a.score(&p)}
-	case v.speedy:
-		return key{speed: quickness(order), price: offpeak.Price(price), score: most}
+// rest is not after any node of a group from a block on that begins with the
+// order and price.
+func (a *ask) rest(v *view, q *need, h *head, order, price int64) key {
+	p := parts{
+		vram: h.tight, spareGPU: a.spared(h), cached: 1, merit: a.weights.secondary(),
+		cpu: ratio(q.cpu, max(q.cpu, h.leastCPU)), memory: ratio(q.memory, max(q.memory, h.leastMem)),
 	}
-	return key{price: offpeak.Price(price), score: most}
+	k := key{price: offpeak.Price(price)}
+	if a.balanced {
+		p.price, k.price = a.cheapness(k.price), 0
+	}
+	if v.speedy {
+		k.speed = quickness(order)
+	}
+	k.score = a.score(&p)
+	return k
 }
 
 // open adds the blocks of the rest of a group whose turn it is, and what is left
@@ -113,7 +126,7 @@ func (a *ask) open(v *view, q *need, from stop, heap stops, best *found) stops {
 			return heap // all that follow are dearer
 		}
 		if s.order != first.order || s.price != first.price {
-			bound := a.rest(v, h, s.order, s.price)
+			bound := a.rest(v, q, h, s.order, s.price)
 			if !best.after(&bound) {
 				return heap
 			}
@@ -253,6 +266,16 @@ func (f *Fleet) enough(a *ask) int {
 
 // count counts nodes that fit, up to a limit.
 func (f *Fleet) count(a *ask, limit int) (fits int) {
+	if only := a.Requirements.Nodes; len(only) > 0 {
+		seen := make(map[offpeak.NodeID]bool, len(only))
+		for _, id := range only {
+			if n := f.byID[id]; n != nil && !seen[id] && a.admit(n) {
+				seen[id] = true
+				fits++
+			}
+		}
+		return min(fits, limit)
+	}
 	v, q := f.view(a), a.need()
 	for i := range v.heads {
 		g := v.heads[i].group

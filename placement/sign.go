@@ -1,6 +1,10 @@
 package placement
 
-import "offpeak"
+import (
+	"strings"
+
+	"offpeak"
+)
 
 // signature is a sketch of what a node has, in bits: one that fits a job has
 // every bit that the job needs. The converse does not hold. The signature of
@@ -66,8 +70,17 @@ func sign(o *offpeak.Offer) signature {
 	for _, d := range o.Drivers {
 		s.traits |= driverBit(d) << driverBits
 	}
+	// Where few accounts are welcome the node has their names instead.
+	few := o.Guests != nil && len(o.Guests.Allow) > 0 && len(o.Guests.Allow) <= 8
 	for _, d := range o.Shared {
-		s.traits |= driverBit(d) << sharedBits
+		if !few {
+			s.traits |= driverBit(d) << sharedBits
+		}
+	}
+	if few {
+		for _, guest := range o.Guests.Allow {
+			s.name(accountName, string(guest))
+		}
 	}
 	s.traits |= osBit(o.OS)<<osBits | archBit(o.Arch)<<archBits | regionBit(o.Region)<<regionBits
 	s.name(accountName, string(o.Account))
@@ -116,6 +129,12 @@ func (a *ask) need() need {
 		q.name(k, v)
 		if k == "region" {
 			q.traits |= regionBit(v) << regionBits
+		}
+	}
+	for _, text := range r.Match {
+		// k=v needs what Where does; the others are left to the predicate.
+		if k, v, valued := strings.Cut(text, "="); valued && v != "" && !strings.Contains(k, "!") {
+			q.name(k, v)
 		}
 	}
 	var own signature
