@@ -127,6 +127,7 @@ line', 1, 2), (5, 'j5', 'acct_1', 'j5', 0, '%[1]s', 'b', 5, 'queued', NULL, '', 
 		fmt.Sprintf(`INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, submitted_at) VALUES
 			('g1', 'acct_1', '%[1]s', '0-9', '', 0, 10, 10, 3, 1, 1), ('g2', 'acct_1', '%[1]s', '3,7', '[{"name":"lr","values":["0.1"]}]', 9223372036854775807, 5, 2, 2, 0, 1)`, hash),
 		`UPDATE jobs SET awaited = 1 WHERE id = 'j5'`,
+		`INSERT INTO weights VALUES (2, 1, 'acct_1', 'm1', '{"vram":8}'), (9223372036854775807, 3, '', '', '{}')`,
 		fmt.Sprintf(`INSERT INTO jobs (seq, id, account, grp, idx, spec, name, priority, state, submitted_at, parents, waits) VALUES (6, 'j6', 'acct_1', 'pipe', 1, '%s', 'c', 0, 'blocked', 1, 2, 1)`, hash),
 		`INSERT INTO job_after VALUES ('j6', 'acct_1', 0, 'j5', 1, '', '', ''), ('j6', 'acct_1', 1, 'j3', 1, 'in/j3', 'failed', 'tree')`,
 		`INSERT INTO job_labels VALUES ('k', 'v', 3), ('k', 'V', 5), ('K', 'v', 5)`,
