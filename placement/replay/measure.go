@@ -256,7 +256,7 @@ func (w *world) result() Result {
 	for kind, n := range stranded {
 		r.Stranded = append(r.Stranded, Kind{kind, n})
 	}
-	slices.SortFunc(r.Stranded, func(a, b Kind) int { return compareKinds(a, b) })
+	slices.SortFunc(r.Stranded, compareKinds)
 	slices.Sort(waits)
 	r.WaitMedian, r.WaitP95 = quantile(waits, 50), quantile(waits, 95)
 	sum := 0.0

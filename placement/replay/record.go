@@ -367,7 +367,7 @@ func (r *recorder) addNodes(t *Traffic) {
 		first = append(first, n.steps...)
 	}
 	// In front of what else happened at a node's moments.
-	t.Steps = append(first, slices.DeleteFunc(t.Steps, func(s Step) bool { return s.Change != nil && unknown[s.Change.Node] })...)
+	t.Steps = slices.Concat(first, slices.DeleteFunc(t.Steps, func(s Step) bool { return s.Change != nil && unknown[s.Change.Node] }))
 	if n := len(unknown); n > 0 {
 		t.Notes = append(t.Notes, fmt.Sprintf("%d nodes joined before the record begins, and nothing says what they have: they are left out. Record from a database or a backup to have them.", n))
 	}
