@@ -48,7 +48,7 @@ lint: ## run the linters (the first run builds them: about 3 minutes)
 	$(TOOL) golangci-lint run $(PACKAGES)
 
 .PHONY: bench
-bench: build ## measure what docs/performance.md claims (about 35 minutes)
+bench: build ## measure what docs/performance.md claims (about 40 minutes)
 	go test -run '^$$' -bench FirstLine -benchtime 60x -timeout 10m ./bench
 	go test -run '^$$' -bench Noop -benchtime 8x -timeout 10m ./bench
 	go test -run '^$$' -bench Claims -benchtime 5x -timeout 10m ./bench
@@ -56,6 +56,7 @@ bench: build ## measure what docs/performance.md claims (about 35 minutes)
 	go test -run '^$$' -bench 'Cycle|HalfLoad' -benchtime 1x -timeout 10m ./bench
 	go test -run '^$$' -bench 'Connected|Lost' -benchtime 1x -timeout 20m ./bench
 	go test -run '^$$' -bench 'Cheapest|AskChange' -benchtime 1x -timeout 20m ./bench
+	go test -run '^$$' -bench 'Placement|Hold|Burst' -benchtime 1x -timeout 20m ./bench
 
 .PHONY: generate
 generate: ## rewrite golden files and generated documents

@@ -16,17 +16,27 @@ type devices struct {
 	kinds   map[offpeak.Device]*kind
 	uniform map[uniform]*deviceSet
 	mixed   map[string]*deviceSet
-	// question numbers the jobs that were asked for.
+	// answers are what the question at hand found of each kind, by its slot, side
+	// by side since every question runs over them; unused are slots of kinds that
+	// are gone. question numbers the questions.
+	answers  []answer
+	unused   []int
 	question uint64
+}
+
+// answer is what the question of that number found of a kind.
+type answer struct {
+	question uint64
+	serves   bool
+	vram     offpeak.Bytes
+	device   *offpeak.Device
 }
 
 // kind is a device without its id.
 type kind struct {
 	device offpeak.Device
-	refs   int
-	// serves is the answer to the question of that number.
-	question uint64
-	serves   bool
+	refs   int // sets of it
+	slot   int // in answers
 }
 
 // uniform is a set of count devices of one kind.
@@ -66,8 +76,7 @@ func (d *devices) find(free []offpeak.Device) *deviceSet {
 	}
 	k := d.kinds[first]
 	if k == nil {
-		k = &kind{device: first}
-		d.kinds[first] = k
+		k = d.newKind(first)
 	}
 	u := uniform{k, len(free)}
 	s := d.uniform[u]
@@ -77,6 +86,18 @@ func (d *devices) find(free []offpeak.Device) *deviceSet {
 		k.refs++
 	}
 	return s
+}
+
+func (d *devices) newKind(of offpeak.Device) *kind {
+	k := &kind{device: of, slot: len(d.answers)}
+	if last := len(d.unused) - 1; last >= 0 {
+		k.slot, d.unused = d.unused[last], d.unused[:last]
+	} else {
+		d.answers = append(d.answers, answer{})
+	}
+	d.answers[k.slot] = answer{vram: of.VRAM, device: &k.device}
+	d.kinds[of] = k
+	return k
 }
 
 func (d *devices) findMixed(free []offpeak.Device) *deviceSet {
@@ -122,6 +143,8 @@ func (d *devices) give(s *deviceSet) {
 	delete(d.uniform, s.uniform)
 	if s.kind.refs--; s.kind.refs == 0 {
 		delete(d.kinds, s.kind.device)
+		d.answers[s.kind.slot] = answer{}
+		d.unused = append(d.unused, s.kind.slot)
 	}
 }
 
@@ -136,31 +159,33 @@ func (d *devices) served(a *ask, s *deviceSet) (vram float64, ok bool) {
 	if s == nil || s.count < len(want) {
 		return 0, false
 	}
-	var asked, given offpeak.Bytes
-	for i := range want {
-		asked += want[i].VRAM
-	}
-	if k := s.kind; k != nil {
-		if k.question != a.question {
-			k.question, k.serves = a.question, true
-			for i := range want {
-				if !want[i].Serves(&k.device) {
-					k.serves = false
-					break
-				}
-			}
-		}
-		given = k.device.VRAM * offpeak.Bytes(len(want))
-		return ratio(int64(asked), int64(given)), k.serves
+	if s.kind != nil {
+		return d.serves(a, s.kind.slot)
 	}
 	r := offpeak.Requirements{GPUs: want}
 	res, ok := r.Assign(offpeak.Offer{FreeDevices: s.devices})
 	if !ok {
 		return 0, false
 	}
+	var given offpeak.Bytes
 	for _, id := range res.Devices {
 		i, _ := strconv.Atoi(string(id))
 		given += s.devices[i].VRAM
 	}
-	return ratio(int64(asked), int64(given)), true
+	return ratio(int64(a.vram), int64(given)), true
+}
+
+// serves is served for a set that has enough devices of one kind.
+func (d *devices) serves(a *ask, slot int) (vram float64, ok bool) {
+	of, want := &d.answers[slot], a.Requirements.GPUs
+	if of.question != a.question {
+		of.question, of.serves = a.question, true
+		for i := range want {
+			if !want[i].Serves(of.device) {
+				of.serves = false
+				break
+			}
+		}
+	}
+	return ratio(int64(a.vram), int64(of.vram)*int64(len(want))), of.serves
 }

@@ -9,8 +9,10 @@ func (f *Fleet) CheckIndex() error {
 			continue
 		}
 		seen := 0
-		for i, g := range v.list {
-			if g.index != i || v.groups[g.key] != g || len(g.blocks) != len(g.sums) || len(g.blocks) == 0 {
+		for i := range v.heads {
+			h := &v.heads[i]
+			g := h.group
+			if h.order != g.sums[0].order || h.price != g.sums[0].price || g.index != i || v.groups[g.key] != g || len(g.blocks) != len(g.sums) || len(g.blocks) == 0 {
 				return fmt.Errorf("group %d of view %d is not where it is", i, v.order)
 			}
 			var last row
@@ -22,6 +24,9 @@ func (f *Fleet) CheckIndex() error {
 					r := b.row(k)
 					if r != v.row(f, r.node) || r.node.blocks[v.order] != b || !v.admits(r.node) {
 						return fmt.Errorf("view %d has %s as it was", v.order, r.node.offer.Node)
+					}
+					if r.cpu < h.leastCPU || r.memory < h.leastMem {
+						return fmt.Errorf("view %d: %s has less free than its group", v.order, r.node.offer.Node)
 					}
 					if last.node != nil && last.compare(&r) >= 0 {
 						return fmt.Errorf("view %d: %s is out of order", v.order, r.node.offer.Node)

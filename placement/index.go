@@ -11,7 +11,7 @@ import (
 
 // blockSize is how many nodes a block holds at most: large enough that a million
 // nodes are few blocks, small enough that a change moves little.
-const blockSize = 192
+const blockSize = 96
 
 // maxGroups bounds the groups by device set, so that nodes which invent devices
 // can't make every question slow. The rest share one.
@@ -33,7 +33,24 @@ type view struct {
 	gpus   bool
 	speedy bool
 	groups map[groupKey]*group
-	list   []*group // the same, in the order they came; removal swaps the last one in
+	// heads are the groups in the order they came, with what every question asks of
+	// each; removal swaps the last one in.
+	heads []head
+}
+
+// head is what is known of a group without looking at it.
+type head struct {
+	group *group
+	set   *deviceSet // nil: several sets, or a view for jobs without devices
+	// slot and count are of a set of one kind; slot is −1 otherwise.
+	slot, count  int32
+	spare, cores uint8
+	order, price int64 // of the first block
+	// leastCPU and leastMem are no more than any of its nodes has free.
+	leastCPU, leastMem int64
+	// tight is how tightly the devices fit the question at hand; a bound where
+	// there are several sets.
+	tight float64
 }
 
 // groupKey parts a view so that a job skips most of it: by the free devices, or,
@@ -47,13 +64,10 @@ type groupKey struct {
 // group is the sorted nodes of one key in sorted blocks.
 type group struct {
 	key    groupKey
-	index  int // in the view's list
+	index  int // in the view's heads
 	blocks []*block
 	// sums are the blocks' summaries, side by side since questions skip by them.
 	sums []summary
-	// tight and spare are the parts of the score that the question at hand gives
-	// all its nodes; tight bounds it where there are several sets.
-	tight, spare float64
 }
 
 // row is what a view keeps of a node: what it is sorted by, then what questions
@@ -134,7 +148,8 @@ func (f *Fleet) newView(order int) *view {
 		}
 	}
 	var rows []row
-	for _, g := range v.list {
+	for i := range v.heads {
+		g := v.heads[i].group
 		rows = rows[:0]
 		for _, n := range byGroup[g] {
 			rows = append(rows, v.row(f, n))
@@ -150,6 +165,9 @@ func (f *Fleet) newView(order int) *view {
 			b.n = len(part)
 			g.blocks, g.sums = append(g.blocks, b), append(g.sums, b.sum())
 		}
+		for i := range g.sums {
+			v.settle(g, i)
+		}
 	}
 	return v
 }
@@ -164,7 +182,7 @@ func (v *view) keyOf(n *node) groupKey {
 		return groupKey{spare: n.spare(), cores: coreClass(n.offer.Free.CPU)}
 	}
 	k := groupKey{set: n.set}
-	if len(v.list) >= maxGroups && v.groups[k] == nil {
+	if len(v.heads) >= maxGroups && v.groups[k] == nil {
 		k.set = nil
 	}
 	return k
@@ -178,9 +196,15 @@ func coreClass(milli int64) uint8 {
 func (v *view) group(k groupKey) *group {
 	g := v.groups[k]
 	if g == nil {
-		g = &group{key: k, index: len(v.list)}
+		g = &group{key: k, index: len(v.heads)}
 		v.groups[k] = g
-		v.list = append(v.list, g)
+		h := head{group: g, set: k.set, slot: -1, spare: k.spare, cores: k.cores, leastCPU: math.MaxInt64, leastMem: math.MaxInt64}
+		if k.set != nil {
+			if h.count = int32(k.set.count); k.set.kind != nil {
+				h.slot = int32(k.set.kind.slot)
+			}
+		}
+		v.heads = append(v.heads, h)
 	}
 	return g
 }
@@ -229,7 +253,7 @@ func (v *view) update(f *Fleet, n *node) {
 		}
 		if old.compare(&r) == 0 { // only bits changed
 			b.set(at, &r)
-			b.group.settle(b.group.indexOf(b))
+			v.settle(b.group, b.group.indexOf(b))
 			return
 		}
 	}
@@ -280,14 +304,14 @@ func (v *view) insert(g *group, r *row) {
 		g.blocks = slices.Insert(g.blocks, i+1, next)
 		g.sums = slices.Insert(g.sums, i+1, next.sum())
 		if at > b.n {
-			g.settle(i)
+			v.settle(g, i)
 			i, at, b = i+1, at-b.n, next
 		}
 	}
 	b.open(at)
 	b.set(at, r)
 	r.node.blocks[v.order] = b
-	g.settle(i)
+	v.settle(g, i)
 }
 
 // delete takes a node out of its block.
@@ -297,7 +321,7 @@ func (v *view) delete(b *block, n *node) {
 	b.close(b.find(n))
 	n.blocks[v.order] = nil
 	if b.n >= blockSize/4 {
-		g.settle(i)
+		v.settle(g, i)
 		return
 	}
 	// Few are left: give them to a neighbour that has room.
@@ -307,28 +331,39 @@ func (v *view) delete(b *block, n *node) {
 		}
 		g.blocks[into].join(g.blocks[into+1], v.order)
 		g.drop(into + 1)
-		g.settle(into)
+		v.settle(g, into)
 		return
 	}
 	if b.n > 0 {
-		g.settle(i)
+		v.settle(g, i)
 		return
 	}
 	if g.drop(i); len(g.blocks) == 0 {
 		v.drop(g)
+	} else {
+		v.settle(g, 0)
 	}
 }
 
 func (v *view) drop(g *group) {
 	delete(v.groups, g.key)
-	last := v.list[len(v.list)-1]
-	v.list[g.index], last.index = last, g.index
-	v.list[len(v.list)-1] = nil
-	v.list = v.list[:len(v.list)-1]
+	last := len(v.heads) - 1
+	v.heads[g.index] = v.heads[last]
+	v.heads[g.index].group.index = g.index
+	v.heads[last] = head{}
+	v.heads = v.heads[:last]
 }
 
 // settle reckons what is known of the i-th block anew.
-func (g *group) settle(i int) { g.sums[i] = g.blocks[i].sum() }
+func (v *view) settle(g *group, i int) {
+	g.sums[i] = g.blocks[i].sum()
+	h := &v.heads[g.index]
+	h.order, h.price = g.sums[0].order, g.sums[0].price
+	if len(g.sums) == 1 {
+		h.leastCPU, h.leastMem = math.MaxInt64, math.MaxInt64
+	}
+	h.leastCPU, h.leastMem = min(h.leastCPU, g.sums[i].leastCPU), min(h.leastMem, g.sums[i].leastMem)
+}
 
 func (g *group) drop(i int) {
 	g.blocks = slices.Delete(g.blocks, i, i+1)

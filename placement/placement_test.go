@@ -1,10 +1,12 @@
 package placement_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -240,8 +242,9 @@ func TestExplain(t *testing.T) {
 }
 
 var (
-	cards   = rapid.SampledFrom([]offpeak.Bytes{4 * gib, 8 * gib, 12 * gib, 24 * gib})
-	vendors = rapid.SampledFrom([]string{"nvidia", "nvidia", "amd"})
+	cards    = rapid.SampledFrom([]offpeak.Bytes{4 * gib, 8 * gib, 12 * gib, 24 * gib})
+	policies = []placement.Policy{placement.Cheapest, placement.Balanced, placement.Fastest}
+	vendors  = rapid.SampledFrom([]string{"nvidia", "nvidia", "amd"})
 )
 
 func drawNode(t *rapid.T, i int) offpeak.Node {
@@ -258,12 +261,17 @@ func drawNode(t *rapid.T, i int) offpeak.Node {
 }
 
 func drawFleet(t *rapid.T) (*placement.Fleet, []offpeak.Node) {
-	f := placement.NewFleet(placement.DefaultWeights())
+	w := placement.DefaultWeights()
+	w.Baseline = rapid.SampledFrom([]int{0, 2, 4, 100}).Draw(t, "baseline")
+	f := placement.NewFleet(w)
 	var nodes []offpeak.Node
 	for i := range rapid.IntRange(0, 12).Draw(t, "nodes") {
 		n := drawNode(t, i)
 		nodes = append(nodes, n)
 		f.Set(n, nil)
+		if rapid.Bool().Draw(t, "measured") {
+			f.SetMetrics(n.ID, drawMetrics(t))
+		}
 	}
 	// Some earlier work.
 	for i := range rapid.IntRange(0, 6).Draw(t, "work") {
@@ -276,6 +284,16 @@ func drawFleet(t *rapid.T) (*placement.Fleet, []offpeak.Node) {
 	return f, nodes
 }
 
+// drawMetrics draws measures, some of which are none.
+func drawMetrics(t *rapid.T) placement.Metrics {
+	number := rapid.SampledFrom([]float64{0, 0.5, 1, 3, -1, math.NaN(), math.Inf(1)})
+	span := rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Hour, -time.Hour})
+	return placement.Metrics{
+		Reliability: number.Draw(t, "reliability"), Return: span.Draw(t, "return"),
+		GPUSpeed: number.Draw(t, "gpu speed"), CPUSpeed: number.Draw(t, "cpu speed"), Latency: span.Draw(t, "latency"),
+	}
+}
+
 func drawJob(t *rapid.T) placement.Job {
 	r := asks(rapid.Int64Range(1, 12).Draw(t, "cpu")*500, offpeak.Bytes(rapid.Int64Range(1, 12).Draw(t, "memory"))*gib,
 		rapid.SliceOfN(cards, 0, 3).Draw(t, "cards")...)
@@ -283,6 +301,8 @@ func drawJob(t *rapid.T) placement.Job {
 		r.GPUs[i].Vendor = rapid.SampledFrom([]string{"", "", "nvidia", "amd"}).Draw(t, "vendor")
 	}
 	j := job(r)
+	j.Policy = rapid.SampledFrom(policies).Draw(t, "policy")
+	j.Cached = rapid.SampledFrom([][]offpeak.NodeID{nil, {"n1"}, {"n2", "n3"}}).Draw(t, "cached")
 	j.Avoid = rapid.SliceOfNDistinct(rapid.SampledFrom([]offpeak.NodeID{"n0", "n1", "n2", "n3"}), 0, 3, rapid.ID).Draw(t, "avoid")
 	return j
 }
@@ -313,7 +333,19 @@ func TestBestIsBruteForceBest(t *testing.T) {
 		// Brute force over the order's own definition, pair by pair.
 		for _, c := range ranked {
 			a, b := slices.Index(j.Avoid, best.Node), slices.Index(j.Avoid, c.Node)
-			if a > b || (a == b && (best.Price > c.Price || (best.Price == c.Price && best.Score < c.Score))) {
+			speed := func(id offpeak.NodeID) float64 {
+				m := f.Metrics(id)
+				if len(j.Requirements.GPUs) > 0 {
+					return m.GPUSpeed
+				}
+				return m.CPUSpeed
+			}
+			worse := map[placement.Policy]int{
+				placement.Cheapest: cmp.Or(cmp.Compare(best.Price, c.Price), cmp.Compare(c.Score, best.Score)),
+				placement.Balanced: cmp.Compare(c.Score, best.Score),
+				placement.Fastest:  cmp.Or(cmp.Compare(speed(c.Node), speed(best.Node)), cmp.Compare(best.Price, c.Price), cmp.Compare(c.Score, best.Score)),
+			}
+			if cmp.Or(cmp.Compare(a, b), worse[j.Policy]) > 0 {
 				t.Fatalf("%+v was chosen before %+v", best, c)
 			}
 		}

@@ -139,6 +139,7 @@ type ask struct {
 	seed     uint64
 	question uint64 // in devices
 	gpus     bool
+	vram     offpeak.Bytes // of all devices asked for
 	balanced bool
 	fastest  bool
 	// wakeable says that there are metrics that may count, awake that enough nodes
@@ -156,6 +157,9 @@ func (f *Fleet) newAsk(job Job) ask {
 	a.seed = mix(hashNumber(hashText(hashStart, string(job.ID)), uint64(job.Attempt)))
 	a.balanced, a.fastest = job.Policy == Balanced, job.Policy == Fastest
 	a.wakeable = (f.measured > 0 || len(job.Cached) > 0) && f.weights.secondary() > 0
+	for i := range job.Requirements.GPUs {
+		a.vram += job.Requirements.GPUs[i].VRAM
+	}
 	f.devices.question++
 	a.question = f.devices.question
 	a.settle(0, 0)

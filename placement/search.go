@@ -12,7 +12,7 @@ type found struct {
 // is known, or the rest of a group from a block on.
 type stop struct {
 	bound  key
-	group  *group
+	head   *head
 	at     int
 	opened bool
 }
@@ -33,9 +33,9 @@ func (f *Fleet) search(a *ask) found {
 		}
 	}
 	heap := stops(f.stops[:0])
-	for _, g := range v.list {
-		if f.consider(a, &q, g) {
-			heap = append(heap, stop{bound: a.rest(v, g, &g.sums[0]), group: g})
+	for i := range v.heads {
+		if h := &v.heads[i]; f.consider(a, &q, h) {
+			heap = append(heap, stop{bound: a.rest(v, &q, h, h.order, h.price), head: h})
 		}
 	}
 	for i := len(heap)/2 - 1; i >= 0; i-- {
@@ -44,7 +44,7 @@ func (f *Fleet) search(a *ask) found {
 	for len(heap) > 0 && best.after(&heap[0].bound) {
 		s := heap.pop()
 		if s.opened {
-			f.scan(a, v, &q, s.group, s.group.blocks[s.at], &best)
+			f.scan(a, v, &q, s.head, s.head.group.blocks[s.at], &best)
 		} else {
 			heap = a.open(v, &q, s, heap, &best)
 		}
@@ -58,44 +58,55 @@ func (b *found) after(k *key) bool { return b.node == nil || k.compare(&b.key) <
 
 // consider prepares a group for a question and says whether it may have nodes
 // that fit.
-func (f *Fleet) consider(a *ask, q *need, g *group) bool {
-	if !a.gpus {
-		g.tight, g.spare = 1, spares[g.key.spare]
-		return g.key.cores >= coreClass(q.cpu)
+func (f *Fleet) consider(a *ask, q *need, h *head) (may bool) {
+	h.tight, may = 1, true
+	switch {
+	case !a.gpus:
+		may = h.cores >= coreClass(q.cpu)
+	case h.slot >= 0:
+		if may = int(h.count) >= len(a.Requirements.GPUs); may {
+			h.tight, may = f.devices.serves(a, int(h.slot))
+		}
+	case h.set != nil:
+		h.tight, may = f.devices.served(a, h.set)
 	}
-	g.tight, g.spare = 1, 1
-	if g.key.set == nil {
-		return true
-	}
-	tight, ok := f.devices.served(a, g.key.set)
-	g.tight = tight
-	return ok
+	return may
 }
 
-// rest is not after any node of a group from a block on.
-func (a *ask) rest(v *view, g *group, s *summary) key {
-	const most = 2 // above all scores
-	switch {
-	case a.balanced:
-		p := parts{
-			vram: g.tight, cpu: 1, memory: 1, spareGPU: g.spare, cached: 1,
-			merit: a.weights.secondary(), price: a.cheapness(offpeak.Price(s.price)),
-		}
-		return key{score: a.score(&p)}
-	case v.speedy:
-		return key{speed: quickness(s.order), price: offpeak.Price(s.price), score: most}
+// spared is the part spareGPU of a group's nodes.
+func (a *ask) spared(h *head) float64 {
+	if a.gpus {
+		return 1
 	}
-	return key{price: offpeak.Price(s.order), score: most}
+	return spares[h.spare]
+}
+
+// rest is not after any node of a group from a block on that begins with the
+// order and price.
+func (a *ask) rest(v *view, q *need, h *head, order, price int64) key {
+	p := parts{
+		vram: h.tight, spareGPU: a.spared(h), cached: 1, merit: a.weights.secondary(),
+		cpu: ratio(q.cpu, max(q.cpu, h.leastCPU)), memory: ratio(q.memory, max(q.memory, h.leastMem)),
+	}
+	k := key{price: offpeak.Price(price)}
+	if a.balanced {
+		p.price, k.price = a.cheapness(k.price), 0
+	}
+	if v.speedy {
+		k.speed = quickness(order)
+	}
+	k.score = a.score(&p)
+	return k
 }
 
 // open adds the blocks of the rest of a group whose turn it is, and what is left
 // of it then.
 func (a *ask) open(v *view, q *need, from stop, heap stops, best *found) stops {
-	g := from.group
+	h, g := from.head, from.head.group
 	// Beyond this it is another group's turn.
 	next := found{}
 	if len(heap) > 0 {
-		next = found{key: heap[0].bound, node: heap[0].group.blocks[0].nodes[0]}
+		next = found{key: heap[0].bound, node: g.blocks[0].nodes[0]}
 	}
 	first, opened := &g.sums[from.at], false
 	for at := from.at; at < len(g.sums); at++ {
@@ -104,12 +115,12 @@ func (a *ask) open(v *view, q *need, from stop, heap stops, best *found) stops {
 			return heap // all that follow are dearer
 		}
 		if s.order != first.order || s.price != first.price {
-			bound := a.rest(v, g, s)
+			bound := a.rest(v, q, h, s.order, s.price)
 			if !best.after(&bound) {
 				return heap
 			}
 			if opened || !next.after(&bound) {
-				return heap.push(stop{bound: bound, group: g, at: at})
+				return heap.push(stop{bound: bound, head: h, at: at})
 			}
 			first = s
 		}
@@ -117,8 +128,8 @@ func (a *ask) open(v *view, q *need, from stop, heap stops, best *found) stops {
 			continue
 		}
 		opened = true
-		if bound := a.bound(v, q, g, s); best.after(&bound) {
-			heap = heap.push(stop{bound, g, at, true})
+		if bound := a.bound(v, q, h, s); best.after(&bound) {
+			heap = heap.push(stop{bound, h, at, true})
 		}
 	}
 	return heap
@@ -131,9 +142,9 @@ func (q *need) admits(s *summary) bool {
 }
 
 // bound is not after any node of a block that fits.
-func (a *ask) bound(v *view, q *need, g *group, s *summary) key {
+func (a *ask) bound(v *view, q *need, h *head, s *summary) key {
 	p := parts{
-		vram: g.tight, spareGPU: g.spare, merit: s.merit,
+		vram: h.tight, spareGPU: a.spared(h), merit: s.merit,
 		cpu: ratio(q.cpu, max(q.cpu, s.leastCPU)), memory: ratio(q.memory, max(q.memory, s.leastMem)),
 	}
 	k := key{tie: s.tie(a.seed)}
@@ -150,19 +161,19 @@ func (a *ask) bound(v *view, q *need, g *group, s *summary) key {
 }
 
 // scan looks for better nodes in one block.
-func (f *Fleet) scan(a *ask, v *view, q *need, g *group, b *block, best *found) {
+func (f *Fleet) scan(a *ask, v *view, q *need, h *head, b *block, best *found) {
 	for i := range b.n {
 		if !q.passes(b, i) {
 			continue
 		}
 		if best.node != nil {
-			k := a.rowKey(v, q, g, b, i)
+			k := a.rowKey(v, q, h, b, i)
 			if !best.after(&k) {
 				continue
 			}
 		}
-		n, vram, ok := b.nodes[i], g.tight, true
-		if a.gpus && g.key.set == nil {
+		n, vram, ok := b.nodes[i], h.tight, true
+		if a.gpus && h.set == nil {
 			vram, ok = f.devices.served(a, n.set)
 		}
 		if k := a.key(n, vram); ok && best.after(&k) && a.admit(n) {
@@ -179,9 +190,9 @@ func (q *need) passes(b *block, i int) bool {
 }
 
 // rowKey is not after the node's key, and in most cases the same.
-func (a *ask) rowKey(v *view, q *need, g *group, b *block, i int) key {
+func (a *ask) rowKey(v *view, q *need, h *head, b *block, i int) key {
 	p := parts{
-		vram: g.tight, spareGPU: g.spare, merit: b.merit[i],
+		vram: h.tight, spareGPU: a.spared(h), merit: b.merit[i],
 		cpu: ratio(q.cpu, b.cpu[i]), memory: ratio(q.memory, b.memory[i]),
 	}
 	k := key{tie: b.hash[i] - a.seed}
@@ -245,8 +256,9 @@ func (f *Fleet) enough(a *ask) int {
 // count counts nodes that fit, up to a limit.
 func (f *Fleet) count(a *ask, limit int) (fits int) {
 	v, q := f.view(a), a.need()
-	for _, g := range v.list {
-		if !f.consider(a, &q, g) {
+	for i := range v.heads {
+		g := v.heads[i].group
+		if !f.consider(a, &q, &v.heads[i]) {
 			continue
 		}
 		for at, b := range g.blocks {
