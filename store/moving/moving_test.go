@@ -133,6 +133,7 @@ line', 1, 2), (5, 'j5', 'acct_1', 'j5', 0, '%[1]s', 'b', 5, 'queued', NULL, '', 
 		`INSERT INTO node_availability VALUES ('n1', 2, 'in_use', 'owner'), ('n1', 1, 'available', ''), ('n1', 2, 'in_use', 'owner')`,
 		`INSERT INTO plans VALUES ('acct_1', '', '{"a":1}', 1), ('acct_1', 'n1', '{}', 2)`,
 		`INSERT INTO asks VALUES ('n1', 0, 'acct_1', 1, 400000, 0), ('n1', 3, 'acct_1', 2, NULL, NULL)`,
+		`INSERT INTO weights VALUES (1, 2, 'acct_1', 'm1', '{"vram": 8}'), (2, 3, '', '', '{}')`,
 		`INSERT INTO candles VALUES ('nvidia', 'RTX', 24, 'eu', 'hour', 1, 2, 3, 4, 5, 6, 7, 8, 9), ('', '', 0, '', 'minute', 1, 2, 3, 4, 5, 6, 7, 8, 9)`,
 		`INSERT INTO leases (id, job, account, attempt, node, state, frozen, cpu, memory, disk, price, expires_at, grace, time_limit, offered_at, ended_at) VALUES
 			('l1', 'j3', 'acct_1', 1, 'n1', 'failed', 1, 1, 2, 3, 4, 5, 6, 7, 8, 9), ('l2', 'j3', 'acct_1', 2, 'n1', 'lost', 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)`,
