@@ -1,4 +1,4 @@
-package replay_test
+package replay
 
 import (
 	"cmp"
@@ -10,18 +10,17 @@ import (
 
 	"offpeak"
 	"offpeak/placement"
-	"offpeak/placement/replay"
 )
 
 // Jobs come in the order of priority, age and id, except for those of classes that
 // are parked; whoever is woken comes in the same order again.
 func TestOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		q := replay.ByAge()
-		waiting := map[*replay.Waiting]bool{}
+		q := ByAge(nil).(*byAge)
+		waiting := map[*Waiting]bool{}
 		parked := map[int]bool{}
 		n := 0
-		first := func() (best *replay.Waiting) {
+		first := func() (best *Waiting) {
 			for w := range waiting {
 				if parked[w.Class] {
 					continue
@@ -35,45 +34,45 @@ func TestOrder(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
 				n++
-				w := &replay.Waiting{
+				w := &Waiting{
 					Job:      placement.Job{ID: offpeak.JobID(fmt.Sprint("job", n))},
 					Priority: rapid.IntRange(-1, 1).Draw(t, "priority"), Since: rapid.Int64Range(0, 3).Draw(t, "since"), Class: rapid.IntRange(0, 3).Draw(t, "class"),
 				}
 				waiting[w] = true
-				q.Add(w)
+				q.add(w)
 			},
 			"remove": func(t *rapid.T) {
-				list := make([]*replay.Waiting, 0, len(waiting))
+				list := make([]*Waiting, 0, len(waiting))
 				for w := range waiting {
 					list = append(list, w)
 				}
-				slices.SortFunc(list, func(a, b *replay.Waiting) int { return cmp.Compare(a.ID, b.ID) })
+				slices.SortFunc(list, func(a, b *Waiting) int { return cmp.Compare(a.ID, b.ID) })
 				if len(list) == 0 {
 					t.Skip("nobody waits")
 				}
 				w := rapid.SampledFrom(list).Draw(t, "who")
 				delete(waiting, w)
-				q.Remove(w)
+				q.remove(w)
 			},
 			"park": func(t *rapid.T) {
-				if w := q.First(); w != nil {
+				if w := q.first(); w != nil {
 					parked[w.Class] = true
-					q.Park(w)
+					q.park(w)
 				}
 			},
 			"wake": func(t *rapid.T) {
 				class := rapid.IntRange(0, 3).Draw(t, "class")
-				q.Wake(func(w *replay.Waiting) bool { return w.Class == class })
+				q.wake(func(w *Waiting) bool { return w.Class == class })
 				delete(parked, class)
 				// Who is parked with nobody waiting is forgotten.
 				for c := range parked {
-					if !slices.ContainsFunc(keys(waiting), func(w *replay.Waiting) bool { return w.Class == c }) {
+					if !slices.ContainsFunc(keys(waiting), func(w *Waiting) bool { return w.Class == c }) {
 						delete(parked, c)
 					}
 				}
 			},
 			"": func(t *rapid.T) {
-				if got, want := q.First(), first(); got != want {
+				if got, want := q.first(), first(); got != want {
 					t.Fatalf("first is %+v, want %+v", got, want)
 				}
 			},
