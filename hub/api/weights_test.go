@@ -37,7 +37,7 @@ func TestWeights(t *testing.T) {
 		`{"weights":{"colour":1}}`: "is no weight: there are",
 		`{"weights":{"cpu":-1}}`:   "is from 0 to 1000",
 		`{"weights":{"cpu":"1"}}`:  "number",
-		`{"weight_of":{}}`:         "weight_of",
+		`{"weight":{}}`:            "weight",
 		`{}`:                       "name at least one weight",
 	} {
 		status, p := g.raw("PUT", "/v1/weights", g.admin.Token, http.Header{wire.HeaderOperation: {string(g.op())}}, strings.NewReader(body))

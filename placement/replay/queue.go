@@ -4,23 +4,29 @@ import (
 	"cmp"
 	"container/heap"
 	"encoding/json"
+	"slices"
+	"time"
 
 	"offpeak"
 	"offpeak/placement"
 )
 
-// Queue is the order in which waiting jobs are matched.
+// Queue is the order in which waiting jobs are matched, over the fleet that it was
+// made for.
 type Queue interface {
 	// Add has a job wait.
-	Add(w *Waiting)
-	// First is the job to match next, nil for none.
-	First() *Waiting
-	// Remove takes a job out that was placed, or is gone.
+	Add(w *Waiting, now time.Time)
+	// Remove takes a job out that is gone.
 	Remove(w *Waiting)
-	// Park sets the job aside, and others that no node fits where none fits it.
-	Park(w *Waiting)
-	// Wake lets those that were parked be matched again that may says.
-	Wake(may func(w *Waiting) bool)
+	// Freed says that a node may take work that it could not take before.
+	Freed(node offpeak.NodeID)
+	// Next takes the job out that is to be placed next, with the node that it gets;
+	// nil where none that waits fits a node.
+	Next(now time.Time) (*Waiting, placement.Candidate)
+	// Hold says that a lease began, which its time limit ends at until at the latest,
+	// and Release that it ended: for orders that count who uses how much.
+	Hold(w *Waiting, lease offpeak.LeaseID, c *placement.Candidate, until, now time.Time)
+	Release(lease offpeak.LeaseID, now time.Time)
 }
 
 // Waiting is a job in the queue.
@@ -37,13 +43,44 @@ type Waiting struct {
 }
 
 // ByAge is the order of a hub: priority, then first submitted. Jobs of one class
-// are parked together.
-func ByAge() Queue { return &byAge{classes: make(map[int]*class)} }
+// are parked together where no node fits the first of them.
+func ByAge(fleet *placement.Fleet) Queue {
+	return &byAge{fleet: fleet, classes: make(map[int]*class)}
+}
 
 type byAge struct {
+	fleet   *placement.Fleet
 	classes map[int]*class
 	ready   classHeap
 	parked  []*class
+	freed   []offpeak.NodeID
+}
+
+func (q *byAge) Add(w *Waiting, _ time.Time) { q.add(w) }
+func (q *byAge) Remove(w *Waiting)           { q.remove(w) }
+
+func (q *byAge) Freed(node offpeak.NodeID) { q.freed = append(q.freed, node) }
+
+func (q *byAge) Hold(*Waiting, offpeak.LeaseID, *placement.Candidate, time.Time, time.Time) {}
+func (q *byAge) Release(offpeak.LeaseID, time.Time)                                         {}
+
+func (q *byAge) Next(time.Time) (*Waiting, placement.Candidate) {
+	if len(q.freed) > 0 {
+		slices.Sort(q.freed)
+		q.freed = slices.Compact(q.freed)
+		q.wake(func(w *Waiting) bool {
+			return slices.ContainsFunc(q.freed, func(id offpeak.NodeID) bool { return q.fleet.MayFit(w.Job, id) })
+		})
+		q.freed = q.freed[:0]
+	}
+	for w := q.first(); w != nil; w = q.first() {
+		if best, ok := q.fleet.Best(w.Job); ok {
+			q.remove(w)
+			return w, best
+		}
+		q.park(w)
+	}
+	return nil, placement.Candidate{}
 }
 
 type class struct {
@@ -53,7 +90,7 @@ type class struct {
 	parked bool
 }
 
-func (q *byAge) Add(w *Waiting) {
+func (q *byAge) add(w *Waiting) {
 	c := q.classes[w.Class]
 	if c == nil {
 		c = &class{index: -1}
@@ -69,14 +106,14 @@ func (q *byAge) Add(w *Waiting) {
 	}
 }
 
-func (q *byAge) First() *Waiting {
+func (q *byAge) first() *Waiting {
 	if len(q.ready) == 0 {
 		return nil
 	}
 	return q.ready[0].items[0]
 }
 
-func (q *byAge) Remove(w *Waiting) {
+func (q *byAge) remove(w *Waiting) {
 	c := w.class
 	heap.Remove(&c.items, w.index)
 	switch {
@@ -88,7 +125,7 @@ func (q *byAge) Remove(w *Waiting) {
 	}
 }
 
-func (q *byAge) Park(w *Waiting) {
+func (q *byAge) park(w *Waiting) {
 	c := w.class
 	if c.index >= 0 {
 		heap.Remove(&q.ready, c.index)
@@ -99,7 +136,7 @@ func (q *byAge) Park(w *Waiting) {
 	}
 }
 
-func (q *byAge) Wake(may func(w *Waiting) bool) {
+func (q *byAge) wake(may func(w *Waiting) bool) {
 	still := q.parked[:0]
 	for _, c := range q.parked {
 		switch {

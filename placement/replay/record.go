@@ -78,7 +78,9 @@ type jobTrack struct {
 	ran              offpeak.Millis
 	prepare          time.Duration
 	started, ended   bool
-	endedAt          time.Time
+	// blocked says that it still waits for other jobs.
+	blocked bool
+	endedAt time.Time
 }
 
 func (r *recorder) event(e *offpeak.Event) error {
@@ -243,7 +245,8 @@ func jobOf(j *offpeak.Job) *Job {
 }
 
 func (r *recorder) job(e *offpeak.Event, what string) error {
-	if what == string(offpeak.JobQueued) && r.jobs[e.Job] == nil {
+	blocked := what == string(offpeak.JobBlocked)
+	if (blocked || what == string(offpeak.JobQueued)) && r.jobs[e.Job] == nil {
 		var d QueuedData
 		if len(e.Data) > 0 {
 			if err := json.Unmarshal(e.Data, &d); err != nil {
@@ -251,7 +254,7 @@ func (r *recorder) job(e *offpeak.Event, what string) error {
 			}
 		}
 		if d.Requirements != nil {
-			r.jobs[e.Job] = &jobTrack{submitted: e.At, job: &Job{
+			r.jobs[e.Job] = &jobTrack{submitted: e.At, blocked: blocked, job: &Job{
 				ID: e.Job, Account: e.Account, Driver: d.Driver, Priority: d.Priority,
 				Requirements: *d.Requirements, Limit: d.Limit, Retry: d.Retry,
 			}}
@@ -259,6 +262,9 @@ func (r *recorder) job(e *offpeak.Event, what string) error {
 		}
 	}
 	j := r.track(e.Job, e.At)
+	if j.blocked && what == string(offpeak.JobQueued) {
+		j.blocked, j.submitted = false, e.At // it waits for a node from now on
+	}
 	if offpeak.JobState(what).Terminal() {
 		j.ended, j.endedAt = true, e.At
 	}
@@ -367,8 +373,7 @@ func (r *recorder) addNodes(t *Traffic) {
 		first = append(first, n.steps...)
 	}
 	// In front of what else happened at a node's moments.
-	known := slices.DeleteFunc(t.Steps, func(s Step) bool { return s.Change != nil && unknown[s.Change.Node] })
-	t.Steps = slices.Concat(first, known)
+	t.Steps = slices.Concat(first, slices.DeleteFunc(t.Steps, func(s Step) bool { return s.Change != nil && unknown[s.Change.Node] }))
 	if n := len(unknown); n > 0 {
 		t.Notes = append(t.Notes, fmt.Sprintf("%d nodes joined before the record begins, and nothing says what they have: they are left out. Record from a database or a backup to have them.", n))
 	}
@@ -424,6 +429,9 @@ func (r *recorder) addJobs(t *Traffic) {
 		if j.job == nil {
 			unknown++
 			continue
+		}
+		if j.blocked {
+			continue // it never waited for a node
 		}
 		at := j.submitted.UTC()
 		if at.Before(t.From) {

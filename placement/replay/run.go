@@ -21,7 +21,7 @@ type Set struct {
 // Options are what a run may be told. The zero value is fine.
 type Options struct {
 	// Queue makes the order of matching. Default ByAge.
-	Queue func() Queue
+	Queue func(*placement.Fleet) Queue
 	// Tick is called now and then with the part of the time that is simulated; a
 	// run for which it returns false ends with ErrStopped.
 	Tick func(part float64) bool
@@ -42,7 +42,7 @@ func Run(t *Traffic, set Set, opts Options) (Result, error) {
 	if opts.Queue == nil {
 		opts.Queue = ByAge
 	}
-	w := newWorld(t, set, opts.Queue())
+	w := newWorld(t, set, opts.Queue)
 	if err := w.run(opts.Tick); err != nil {
 		return Result{}, err
 	}
@@ -67,7 +67,6 @@ type world struct {
 	classes map[classKey]*jobClass
 	asks    []*jobClass
 	leases  int
-	freed   []offpeak.NodeID
 	meter   meter
 }
 
@@ -167,9 +166,10 @@ func (h *eventHeap) Pop() any {
 	return e
 }
 
-func newWorld(t *Traffic, set Set, q Queue) *world {
+func newWorld(t *Traffic, set Set, queue func(*placement.Fleet) Queue) *world {
+	fleet := placement.NewFleet(set.Weights)
 	return &world{
-		traffic: t, set: set, fleet: placement.NewFleet(set.Weights), queue: q,
+		traffic: t, set: set, fleet: fleet, queue: queue(fleet),
 		until: t.Until.Sub(t.From).Microseconds(),
 		jobs:  make(map[offpeak.JobID]*job), nodes: make(map[offpeak.NodeID]*node), classes: make(map[classKey]*jobClass),
 	}
@@ -221,6 +221,13 @@ func (w *world) run(tick func(float64) bool) error {
 func (w *world) advance(to int64) {
 	w.meter.idle += float64(w.meter.hostage) * float64(to-w.now)
 	w.now = to
+}
+
+// time is the virtual time now.
+func (w *world) time() time.Time { return w.at(w.now) }
+
+func (w *world) at(us int64) time.Time {
+	return w.traffic.From.Add(time.Duration(us) * time.Microsecond)
 }
 
 func (w *world) later(at int64, l *lease, j *job) {
@@ -299,7 +306,7 @@ func (w *world) settle(n *node, before *Node) {
 	if n.Metrics != nil {
 		w.fleet.SetMetrics(n.ID, *n.Metrics)
 	}
-	w.freed = append(w.freed, n.ID)
+	w.queue.Freed(n.ID)
 	w.look(n)
 }
 
@@ -398,7 +405,8 @@ func (w *world) release(l *lease) {
 	n := l.node
 	n.leases = slices.DeleteFunc(n.leases, func(other *lease) bool { return other == l })
 	w.fleet.Release(n.ID, l.id)
-	w.freed = append(w.freed, n.ID)
+	w.queue.Release(l.id, w.time())
+	w.queue.Freed(n.ID)
 	w.look(n)
 }
 
@@ -430,7 +438,7 @@ func (w *world) wait(j *job) {
 	j.waiting.Attempt++
 	j.class.waiting++
 	w.meter.touch(j.class)
-	w.queue.Add(&j.waiting)
+	w.queue.Add(&j.waiting, w.time())
 }
 
 // leave takes a job out of the queue.
@@ -460,20 +468,7 @@ func (w *world) cancel(id offpeak.JobID) {
 
 // match places jobs until none that is left fits.
 func (w *world) match() {
-	if len(w.freed) > 0 {
-		slices.Sort(w.freed)
-		w.freed = slices.Compact(w.freed)
-		w.queue.Wake(func(job *Waiting) bool {
-			return slices.ContainsFunc(w.freed, func(id offpeak.NodeID) bool { return w.fleet.MayFit(job.Job, id) })
-		})
-		w.freed = w.freed[:0]
-	}
-	for next := w.queue.First(); next != nil; next = w.queue.First() {
-		best, ok := w.fleet.Best(next.Job)
-		if !ok {
-			w.queue.Park(next)
-			continue
-		}
+	for next, best := w.queue.Next(w.time()); next != nil; next, best = w.queue.Next(w.time()) {
 		w.place(w.jobs[next.ID], best)
 	}
 	w.meter.count(w)
@@ -481,7 +476,8 @@ func (w *world) match() {
 
 // place leases a node to a job.
 func (w *world) place(j *job, best placement.Candidate) {
-	w.leave(j)
+	j.class.waiting--
+	w.meter.touch(j.class)
 	w.leases++
 	n := w.nodes[best.Node]
 	l := &lease{
@@ -499,5 +495,11 @@ func (w *world) place(j *job, best placement.Candidate) {
 	if j.started < 0 {
 		j.started = w.now
 	}
-	w.later(l.begins+l.runs.Microseconds(), l, nil)
+	ends := l.begins + l.runs.Microseconds()
+	last := ends
+	if limit := j.Limit.Std(); limit > 0 {
+		last = l.begins + limit.Microseconds()
+	}
+	w.queue.Hold(&j.waiting, l.id, &best, w.at(last), w.time())
+	w.later(ends, l, nil)
 }

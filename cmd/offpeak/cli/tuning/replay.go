@@ -66,7 +66,7 @@ and what a replay leaves out.`,
 	f := cmd.Flags()
 	r.bind(cmd)
 	f.StringArrayVar(&r.files, "weights", nil, "also replay under the weights of this `file`; again for another; what it leaves out is as in force")
-	f.StringVar(&r.objective, "objective", "wait=1,stranded=24,lost=1,price=1", "what an hour of `waiting`, a stranded job, an hour of lost work and a credit count, in hours")
+	f.StringVar(&r.objective, "objective", "wait=1,stranded=24,lost=1,price=1", "how many hours each `part` counts: an hour of waiting, a stranded job, an hour of lost work, a credit")
 	f.BoolVar(&r.search, "search", false, "search for better weights")
 	f.IntVar(&r.budget, "budget", 200, "how many `sets` of weights a search tries at most")
 	f.Uint64Var(&r.seed, "seed", 1, "the search's `seed`: the same one finds the same")
