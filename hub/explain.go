@@ -2,10 +2,12 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"offpeak"
+	"offpeak/ledger"
 	"offpeak/placement"
 	"offpeak/wire"
 )
@@ -32,13 +34,11 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	asks := h.trade.Effective(j.Spec.Requirements)
 	ask.Requirements = &asks
 	h.mu.Lock()
-	var parked class // what is known of why it is parked
-	if it := h.queue.items[j.ID]; it != nil {
-		ask.Avoid = it.avoid
-		out.Ahead = h.queue.ahead(it)
-		if h.queue.isParked(it.class) {
-			parked = class{lacks: it.class.lacks, funds: it.class.funds}
-		}
+	var lacks error
+	if it := h.queue.Item(j.ID); it != nil {
+		ask.Avoid = it.Placement().Avoid
+		out.Ahead = h.queue.Ahead(it, h.env.Now())
+		lacks = it.Lacks()
 	}
 	nodes := h.fleet.Len()
 	e := h.fleet.Explain(ask, explainNodes)
@@ -60,16 +60,17 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		}
 		out.Nodes = append(out.Nodes, n)
 	}
-	if parked.lacks == lackFunds {
+	if errors.Is(lacks, offpeak.ErrFunds) {
 		has, err := h.money.Balance(ctx, j.Account)
 		if err != nil {
 			return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 		}
-		out.Summary = unpaid(&parked, has)
+		funds, _ := errors.AsType[*ledger.FundsError](lacks)
+		out.Summary = unpaid(funds, has)
 		return out, nil
 	}
-	out.Summary = h.waiting(&j, &e, nodes, out.Ahead, parked.lacks == lackLeases)
-	if parked.lacks == "" && (j.NotBefore == nil || !j.NotBefore.After(h.env.Now())) {
+	out.Summary = h.waiting(&j, &e, nodes, out.Ahead, errors.Is(lacks, offpeak.ErrQuota))
+	if lacks == nil && (j.NotBefore == nil || !j.NotBefore.After(h.env.Now())) {
 		out.Summary += bid
 	}
 	return out, nil

@@ -51,6 +51,7 @@ import (
 	"offpeak/ledger"
 	"offpeak/market"
 	"offpeak/placement"
+	"offpeak/placement/queue"
 	"offpeak/store"
 	"offpeak/wire"
 )
@@ -81,6 +82,8 @@ type Config struct {
 	Version string
 	// Weights score the nodes that fit. Default placement.DefaultWeights.
 	Weights placement.Weights
+	// Queue is the order in which jobs are matched. Default queue.DefaultConfig.
+	Queue queue.Config
 	// Workers is how many claims are under way at once. Default 1: the store
 	// commits one at a time, and what arrives meanwhile shares the next one.
 	Workers int
@@ -129,6 +132,9 @@ func (c Config) withDefaults() Config {
 	if c.Weights == (placement.Weights{}) {
 		c.Weights = placement.DefaultWeights()
 	}
+	if c.Queue == (queue.Config{}) {
+		c.Queue = queue.DefaultConfig()
+	}
 	c.Workers = max(c.Workers, 1)
 	if c.Holds == (ledger.Rules{}) {
 		c.Holds = ledger.DefaultRules()
@@ -163,12 +169,12 @@ type Env struct {
 type picture struct {
 	mu    sync.Mutex // guards what follows
 	fleet *placement.Fleet
-	queue queue
+	queue waiting
 	// live are the leases that may run out of time.
 	live deadlines
-	// freed are nodes whose state may let a parked class go on; stale are those
-	// of which the picture may be wrong, to be read anew before the next match.
-	freed, stale map[offpeak.NodeID]struct{}
+	// stale are nodes of which the picture may be wrong, to be read anew before
+	// the next match.
+	stale map[offpeak.NodeID]struct{}
 	// over are leases that this hub saw give up what they held, and when: what
 	// another hub wrote of them before may be read after. For shared stores.
 	over map[offpeak.LeaseID]time.Time
@@ -224,7 +230,7 @@ func New(cfg Config, env Env) *Hub {
 		cfg: cfg, env: env,
 		picture: picture{
 			fleet: placement.NewFleet(cfg.Weights), live: newDeadlines(),
-			freed: make(map[offpeak.NodeID]struct{}), stale: make(map[offpeak.NodeID]struct{}),
+			stale: make(map[offpeak.NodeID]struct{}),
 			over: make(map[offpeak.LeaseID]time.Time), prizes: make(map[offpeak.LeaseID]prize),
 		},
 		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
@@ -246,7 +252,7 @@ func New(cfg Config, env Env) *Hub {
 	h.trade = trade.New(cfg.Trade, trade.Env{
 		Store: env.Store, Log: env.Log, Now: env.Now, Leads: h.leads, Moved: h.moved, Offers: h.offers, Waiting: h.waitingJobs, Wrote: h.wrote,
 	})
-	h.queue = newQueue(h.trade.Effective)
+	h.queue = waiting{Queue: queue.New(cfg.Queue, h.fleet, h.trade.Effective), margin: cfg.Offer + slack(cfg.Offer+24*time.Hour)}
 	h.money = money.New(money.Env{Store: env.Store, Payments: env.Payments, Posted: h.posted})
 	return h
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"offpeak"
+	"offpeak/ledger"
 	"offpeak/wire"
 )
 
@@ -14,7 +15,7 @@ func (h *Hub) posted(accounts []offpeak.AccountID) {
 	h.mu.Lock()
 	h.funded++
 	for _, a := range accounts {
-		h.queue.unparkAccount(a)
+		h.queue.Funded(a)
 	}
 	h.mu.Unlock()
 	h.wake()
@@ -32,13 +33,13 @@ func (h *Hub) countMoney(ctx context.Context) {
 }
 
 // unpaid says why a job waits for money, with the next step.
-func unpaid(c *class, has wire.Balance) string {
+func unpaid(funds *ledger.FundsError, has wire.Balance) string {
 	const ask = "Look at `offpeak balance` and ask an admin for a deposit (`offpeak deposit`); it goes on by itself when one comes in."
 	switch {
-	case c.funds == nil:
+	case funds == nil:
 		return fmt.Sprintf("Its account has too little money for it: %s credits are available and %s held for other leases. %s", has.Available, has.Held, ask)
-	case c.funds.Budget:
-		return fmt.Sprintf("Its budget leaves %s credits, and the next paid interval needs %s: submit it again with a larger budget.", c.funds.Have, c.funds.Need)
+	case funds.Budget:
+		return fmt.Sprintf("Its budget leaves %s credits, and the next paid interval needs %s: submit it again with a larger budget.", funds.Have, funds.Need)
 	}
-	return fmt.Sprintf("Its account has too little money for it: the first paid interval needs %s credits, %s are available and %s held for other leases. %s", c.funds.Need, has.Available, has.Held, ask)
+	return fmt.Sprintf("Its account has too little money for it: the first paid interval needs %s credits, %s are available and %s held for other leases. %s", funds.Need, has.Available, has.Held, ask)
 }

@@ -54,7 +54,7 @@ func checkQuota(prefix string, q offpeak.Quota) error {
 	for _, f := range []struct {
 		name string
 		n    int64
-	}{{"storage_bytes", int64(q.Storage)}, {"queued_jobs", int64(q.Queued)}, {"running_jobs", int64(q.Running)}} {
+	}{{"storage_bytes", int64(q.Storage)}, {"queued_jobs", int64(q.Queued)}, {"running_jobs", int64(q.Running)}, {"gpus", int64(q.GPUs)}} {
 		if f.n < 0 {
 			errs = append(errs, &offpeak.FieldError{Field: prefix + f.name, Value: fmt.Sprint(f.n), Rule: "is not negative; 0 is no bound"})
 		}

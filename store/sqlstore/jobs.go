@@ -150,7 +150,7 @@ func (s *Store) addJob(t *verb, sub submission, open *quota) error {
 		return offpeak.ErrNotFound
 	}
 	if open.most > 0 && open.live >= open.most {
-		return fmt.Errorf("%w: %d jobs have not ended, the account may have %d", offpeak.ErrQuota, open.live, open.most)
+		return &offpeak.QuotaError{Bound: "queued_jobs", Most: open.most, Have: open.live, More: 1}
 	}
 	if in := n.Spec.Task.Input; in != "" {
 		if err := t.hasTree(n.Account, in); err != nil {
@@ -167,7 +167,7 @@ func (s *Store) addJob(t *verb, sub submission, open *quota) error {
 		}
 		t.later(copyCheckpoints, string(n.ID), string(n.RetryOf))
 	}
-	t.later(addSpec, string(sub.hash), sub.canonical, n.Spec.Task.Driver, sub.requirements)
+	t.later(addSpec, string(sub.hash), sub.canonical, n.Spec.Task.Driver, sub.requirements, span(n.Spec.Limits.Lasts()))
 	t.later(addJob, string(n.ID), string(n.Account), string(sub.hash), n.Spec.Name, int64(n.Spec.Priority), string(n.Spec.Task.Input), string(n.RetryOf), string(sub.op.Actor.Member), micros(t.now))
 	for k, v := range n.Spec.Labels {
 		t.later(addLabel, k, v, string(n.ID))
@@ -406,7 +406,7 @@ func (t *verb) checkpoints(id offpeak.JobID) ([]offpeak.Checkpoint, error) {
 	return out, err
 }
 
-const selectQueued = `SELECT j.id, j.account, j.attempt, j.priority, j.submitted_at, j.not_before, j.avoid, p.driver, p.requirements
+const selectQueued = `SELECT j.id, j.account, j.attempt, j.priority, j.submitted_at, j.not_before, j.avoid, p.driver, p.requirements, p.lasts
 	FROM jobs j JOIN specs p ON p.hash = j.spec WHERE j.state = 'queued'`
 
 // queueReader reads queued jobs. A hundred thousand of them have few distinct
@@ -430,8 +430,8 @@ func (r queueReader) intern(w string) string {
 
 func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
 	var account, avoid, driver, requirements string
-	var submitted, notBefore int64
-	if err := rows.Scan(&q.Job, &account, &q.Attempt, &q.Priority, &submitted, &notBefore, &avoid, &driver, &requirements); err != nil {
+	var submitted, notBefore, lasts int64
+	if err := rows.Scan(&q.Job, &account, &q.Attempt, &q.Priority, &submitted, &notBefore, &avoid, &driver, &requirements, &lasts); err != nil {
 		return q, err
 	}
 	if q.Requirements = r.requirements[requirements]; q.Requirements == nil {
@@ -443,6 +443,7 @@ func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
 	}
 	q.Account, q.Driver = offpeak.AccountID(r.intern(account)), r.intern(driver)
 	q.Submitted, q.NotBefore, q.Avoid = moment(submitted), moment(notBefore), avoided(avoid)
+	q.Lasts = unspan(lasts)
 	return q, nil
 }
 

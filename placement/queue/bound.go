@@ -1,0 +1,68 @@
+package queue
+
+import "time"
+
+// Ahead counts the jobs that would be matched before an item as things stand now.
+// It changes with what accounts use.
+func (q *Queue) Ahead(it *Item, now time.Time) (n int) {
+	q.tick(now)
+	c := it.class
+	stands := q.standing(c.account)
+	for other := range q.eachClass {
+		switch {
+		case other.items.len() == 0:
+		case other.account == c.account && other.priority == c.priority, other.priority == c.priority && q.standing(other.account) == stands:
+			for _, o := range other.items.list {
+				if o != it && o.before(it) {
+					n++
+				}
+			}
+		case other.priority > c.priority, other.priority == c.priority && q.standing(other.account) < stands:
+			n += other.items.len()
+		}
+	}
+	return n
+}
+
+// Bound is until when a job starts at the latest, and false where there is no
+// bound: without reservations, and for what no node could ever take. It holds
+// while nodes stay, and leases keep to their limits.
+//
+// A job has a reservation once it waited for ReserveAfter, its account has none
+// for an older job, and one of the Places is free; they are given in the order of
+// age. The node then serves it when the leases there have reached their limits, D
+// at most, where D is the longest limit of any job that runs or waits. So a job
+// with o older ones of its own account, and p older ones of others, waits for at
+// most ReserveAfter + (1 + o + p/Places)·D, p/Places rounded up: what else is
+// queued, now or later, and at what priority, does not count.
+func (q *Queue) Bound(it *Item, now time.Time) (time.Time, bool) {
+	q.tick(now)
+	if r := q.Reservation(it.id); r != nil {
+		return r.At, true
+	}
+	if q.cfg.ReserveAfter <= 0 || q.cfg.Places <= 0 || it.class.lacks != nil || it.class.pause > 0 {
+		return time.Time{}, false
+	}
+	own, others := 0, 0
+	for _, o := range q.items {
+		switch {
+		case !o.before(it):
+		case o.class.account == it.class.account:
+			own++
+		default:
+			others++
+		}
+	}
+	longest := time.Duration(0)
+	for k := range q.kinds {
+		longest = max(longest, k.lasts)
+	}
+	for id := range q.leases {
+		if at := q.ends(id); at != never {
+			longest = max(longest, time.Duration(at-q.now)*time.Microsecond)
+		}
+	}
+	rounds := 1 + own + (others+q.cfg.Places-1)/q.cfg.Places
+	ripe := max(q.now, it.since+q.cfg.ReserveAfter.Microseconds())
+	return time.UnixMicro(ripe).Add(time.Duration(rounds) * longest), true
+}
