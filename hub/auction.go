@@ -298,6 +298,9 @@ func (h *Hub) traded(paid *store.Paid, agreed bool) {
 	}
 	h.mu.Lock()
 	o, known := h.fleet.Offer(paid.Node)
+	if known && !agreed {
+		h.queue.Funded(o.Account) // who owns the node has earned something
+	}
 	h.mu.Unlock()
 	if !known {
 		return // the node is gone, and with it its segment

@@ -125,6 +125,9 @@ func (h *Hub) followLease(f *following, e *offpeak.Event, state offpeak.LeaseSta
 		return
 	}
 	h.live.drop(e.Lease)
+	if o, known := h.fleet.Offer(e.Node); known {
+		h.queue.Funded(o.Account) // it may have earned something
+	}
 	if e.Reason == offpeak.EndDeclined || e.Reason == offpeak.EndOfferLapsed {
 		f.refused[e.Job] = *e
 	}
@@ -169,6 +172,7 @@ func (h *Hub) resync(ctx context.Context) error {
 	if err := h.loadFleet(ctx); err != nil { // those that are new
 		return err
 	}
+	h.fundedAll()
 	h.doubt.Store(true)
 	return nil
 }

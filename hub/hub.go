@@ -231,7 +231,7 @@ func New(cfg Config, env Env) *Hub {
 		picture: picture{
 			fleet: placement.NewFleet(cfg.Weights), live: newDeadlines(),
 			stale: make(map[offpeak.NodeID]struct{}),
-			over: make(map[offpeak.LeaseID]time.Time), prizes: make(map[offpeak.LeaseID]prize),
+			over:  make(map[offpeak.LeaseID]time.Time), prizes: make(map[offpeak.LeaseID]prize),
 		},
 		wakeup: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},
@@ -244,6 +244,7 @@ func New(cfg Config, env Env) *Hub {
 	h.metrics = newMetrics(h)
 	h.access = access.New(access.Config{Session: cfg.Session, Fingerprint: cfg.Fingerprint}, access.Env{
 		Store: env.Store, Log: env.Log, Now: env.Now, Random: env.Random, NewID: h.newID, Wrote: h.wrote, Addresses: h.addresses,
+		Raised: func(a offpeak.AccountID) { h.fundedNow(a) },
 	})
 	h.data = data.New(data.Config{Retention: cfg.Retention, Folder: cfg.Folder}, data.Env{
 		Store: env.Store, Blobs: env.Blobs, Log: env.Log, Disk: env.Disk,
@@ -268,6 +269,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	// What other hubs do from here on is followed, so the picture is of later.
 	if err := h.startTail(ctx); err != nil {
 		return done(ctx, fmt.Errorf("load events: %w", err))
+	}
+	if err := h.loadUse(ctx); err != nil {
+		return done(ctx, fmt.Errorf("load what accounts used: %w", err))
 	}
 	if err := h.loadFleet(ctx); err != nil {
 		return done(ctx, fmt.Errorf("load fleet: %w", err))

@@ -12,6 +12,13 @@ import (
 // posted takes money that came in or went out into the picture: jobs that waited
 // for it are tried again at once, here and, by the events, on the hub that matches.
 func (h *Hub) posted(accounts []offpeak.AccountID) {
+	h.fundedNow(accounts...)
+	h.wrote()
+}
+
+// fundedNow lets jobs be tried again that waited for what their accounts may have:
+// money, or room in a quota.
+func (h *Hub) fundedNow(accounts ...offpeak.AccountID) {
 	h.mu.Lock()
 	h.funded++
 	for _, a := range accounts {
@@ -19,7 +26,6 @@ func (h *Hub) posted(accounts []offpeak.AccountID) {
 	}
 	h.mu.Unlock()
 	h.wake()
-	h.wrote()
 }
 
 // countMoney shows the ledger's sums in the metrics.
@@ -30,6 +36,15 @@ func (h *Hub) countMoney(ctx context.Context) {
 		return
 	}
 	h.metrics.summed(sums)
+}
+
+// fundedAll is fundedNow for everybody, where news may have been missed.
+func (h *Hub) fundedAll() {
+	h.mu.Lock()
+	h.funded++
+	h.queue.FundedAll()
+	h.mu.Unlock()
+	h.wake()
 }
 
 // unpaid says why a job waits for money, with the next step.

@@ -126,6 +126,26 @@ func (h *Hub) changedNode(id offpeak.NodeID, change func(*placement.Fleet)) {
 	h.wake()
 }
 
+// loadUse reads what accounts used lately: what counts still, that is. What is
+// leased now comes with the fleet.
+func (h *Hub) loadUse(ctx context.Context) error {
+	if h.cfg.Queue.HalfLife <= 0 {
+		return nil
+	}
+	now := h.env.Now()
+	const faded = 7 // half-lives: less than a hundredth counts
+	used, err := h.env.Store.Used(ctx, now.Add(-faded*h.cfg.Queue.HalfLife))
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, u := range used {
+		h.queue.Used(u.Account, u.CPU, u.GPUs, u.From, u.To, now)
+	}
+	return nil
+}
+
 // loadFleet reads all nodes and what is leased on them.
 func (h *Hub) loadFleet(ctx context.Context) error {
 	for cursor := ""; ; {
@@ -325,7 +345,11 @@ func (h *Hub) audit(ctx context.Context) error {
 			maps.DeleteFunc(h.over, func(_ offpeak.LeaseID, at time.Time) bool { return h.env.Now().Sub(at) > old })
 			h.mu.Unlock()
 		}
-		if !h.doubt.Swap(false) && n%30 != 1 && differed == 0 {
+		doubted := h.doubt.Swap(false)
+		if doubted {
+			h.fundedAll() // money or a quota may be among what was not learned
+		}
+		if !doubted && n%30 != 1 && differed == 0 {
 			continue
 		}
 		counts, err := h.env.Store.CountJobs(ctx, "")
@@ -374,6 +398,8 @@ func (h *Hub) reconcile(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read queue again: %w", err)
 	}
+	// What was missed may be money or a quota as well.
+	h.fundedAll()
 	removed := 0
 	for _, id := range before {
 		if _, there := seen[id]; there {

@@ -43,6 +43,9 @@ func (c *Control) SetQuota(ctx context.Context, op store.Op, account offpeak.Acc
 	if err != nil {
 		return offpeak.Account{}, err
 	}
+	if c.env.Raised != nil {
+		c.env.Raised(account)
+	}
 	c.env.Wrote()
 	return a, nil
 }

@@ -29,28 +29,35 @@ func (q *Queue) Ahead(it *Item, now time.Time) (n int) {
 // while nodes stay, and leases keep to their limits.
 //
 // A job has a reservation once it waited for ReserveAfter, its account has none
-// for an older job, and one of the Places is free; they are given in the order of
-// age. The node then serves it when the leases there have reached their limits, D
+// for an older job, and one of the Places is free; accounts get them in turn. The node then serves it when the leases there have reached their limits, D
 // at most, where D is the longest limit of any job that runs or waits. So a job
-// with o older ones of its own account, and p older ones of others, waits for at
-// most ReserveAfter + (1 + o + p/Places)·D, p/Places rounded up: what else is
-// queued, now or later, and at what priority, does not count.
+// with o older ones of its own account waits for at most
+// ReserveAfter + (1 + o)·(a/n)·D, where a is how many accounts have jobs that wait,
+// n how many nodes could take it, no more than Places, and a/n is rounded up: how much
+// others queue, now or later, and at what priority, does not count.
 func (q *Queue) Bound(it *Item, now time.Time) (time.Time, bool) {
 	q.tick(now)
 	if r := q.Reservation(it.id); r != nil {
 		return r.At, true
 	}
-	if q.cfg.ReserveAfter <= 0 || q.cfg.Places <= 0 || it.class.lacks != nil || it.class.pause > 0 {
+	if q.cfg.ReserveAfter <= 0 || q.cfg.Places <= 0 || it.class.lacks != nil {
 		return time.Time{}, false
 	}
-	own, others := 0, 0
-	for _, o := range q.items {
-		switch {
-		case !o.before(it):
-		case o.class.account == it.class.account:
-			own++
-		default:
-			others++
+	places := q.could(it, q.cfg.Places)
+	if places == 0 {
+		return time.Time{}, false
+	}
+	accounts, own := 0, 0
+	for _, a := range q.accounts {
+		if len(a.classes) > 0 {
+			accounts++
+		}
+	}
+	for c := range it.class.account.classes {
+		for _, o := range c.items.list {
+			if o.before(it) {
+				own++
+			}
 		}
 	}
 	longest := time.Duration(0)
@@ -62,7 +69,7 @@ func (q *Queue) Bound(it *Item, now time.Time) (time.Time, bool) {
 			longest = max(longest, time.Duration(at-q.now)*time.Microsecond)
 		}
 	}
-	rounds := 1 + own + (others+q.cfg.Places-1)/q.cfg.Places
+	rounds := (1 + own) * ((accounts + places - 1) / places)
 	ripe := max(q.now, it.since+q.cfg.ReserveAfter.Microseconds())
 	return time.UnixMicro(ripe).Add(time.Duration(rounds) * longest), true
 }

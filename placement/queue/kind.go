@@ -46,7 +46,7 @@ type class struct {
 	// after a look found none, after what pause.
 	due, later, pause int64
 	refs              int // items, also paused ones
-	seat, ripe        int // in kind.ready or kind.parked; in Queue.ripe
+	seat, ripe        int // in kind.ready or kind.parked; in Queue.ripening or account.ripe
 }
 
 type classKey struct {
@@ -145,6 +145,7 @@ func (q *Queue) forget(c *class) {
 	k := c.kind
 	delete(q.classes, classKey{k, c.account, c.priority})
 	delete(c.account.classes, c)
+	delete(q.blocked, c)
 	if k.refs--; k.refs > 0 {
 		return
 	}
@@ -170,9 +171,7 @@ func (q *Queue) reseat(c *class) {
 
 // unseat takes a class out of matching.
 func (q *Queue) unseat(c *class) {
-	if c.ripe > 0 {
-		q.ripe.remove(c)
-	}
+	q.unripen(c)
 	switch k := c.kind; {
 	case c.seat == 0:
 		return

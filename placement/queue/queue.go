@@ -89,14 +89,18 @@ type Queue struct {
 	// front are the kinds with classes to be tried.
 	front  heap[*kind, byFirst]
 	paused heap[*Item, byPause]
-	// ripe are the classes by when their first job may have a reservation.
-	ripe heap[*class, byRipe]
+	// ripening are the classes by when their first job may have a reservation;
+	// turns are the accounts with such as may.
+	ripening heap[*class, byRipe]
+	turns    heap[*account, byTurn]
 	// lacking are the classes whose account lacks something.
 	lacking map[offpeak.AccountID]map[*class]struct{}
 	// freed are nodes of which something changed since the last pass.
 	freed    map[offpeak.NodeID]struct{}
 	reserved map[offpeak.NodeID]*Reservation
-	parked   int
+	// blocked are classes that only nodes could take that are kept for others.
+	blocked map[*class]struct{}
+	parked  int
 }
 
 // New returns an empty queue before a fleet. effective returns requirements as
@@ -108,7 +112,7 @@ func New(cfg Config, fleet *placement.Fleet, effective func(offpeak.Requirements
 		accounts: make(map[offpeak.AccountID]*account), leases: make(map[offpeak.LeaseID]held),
 		shelves: make(map[shelfKey]*shelf), bidders: make(map[*kind]struct{}),
 		lacking: make(map[offpeak.AccountID]map[*class]struct{}), freed: make(map[offpeak.NodeID]struct{}),
-		reserved: make(map[offpeak.NodeID]*Reservation),
+		reserved: make(map[offpeak.NodeID]*Reservation), blocked: make(map[*class]struct{}),
 	}
 }
 

@@ -37,43 +37,84 @@ func (q *Queue) Reservation(job offpeak.JobID) *Reservation {
 // Reserved says that a node is kept for a job.
 func (q *Queue) Reserved(node offpeak.NodeID) bool { return q.reserved[node] != nil }
 
-// ripen puts a class in the order of reservations.
+// ripen notes when the first job of a class may have a reservation.
 func (q *Queue) ripen(c *class) {
 	if q.cfg.ReserveAfter <= 0 || q.cfg.Places <= 0 {
 		return
 	}
+	q.unripen(c)
+	delete(q.blocked, c)
 	c.due = max(c.items.top().since+q.cfg.ReserveAfter.Microseconds(), c.later)
-	switch {
-	case c.ripe > 0:
-		q.ripe.fix(c)
-	case c.account.reserved == nil:
-		q.ripe.push(c)
+	q.ripening.push(c)
+}
+
+// unripen takes a class out of what may have reservations.
+func (q *Queue) unripen(c *class) {
+	switch a := c.account; {
+	case c.ripe == 0:
+	case a.ripe.has(c):
+		a.ripe.remove(c)
+		q.queueUp(a)
+	default:
+		q.ripening.remove(c)
 	}
 }
 
-// reserve gives a reservation to the class that has waited longest, if it has
-// waited for long and its account has none: one look at all nodes.
+// queueUp puts an account where it belongs among those that wait for a reservation.
+func (q *Queue) queueUp(a *account) {
+	switch waits := a.ripe.len() > 0 && a.reserved == nil; {
+	case waits && a.seat == 0:
+		q.turns.push(a)
+	case waits:
+		q.turns.fix(a)
+	case a.seat > 0:
+		q.turns.remove(a)
+	}
+}
+
+// byTurn is the order in which accounts get reservations: who had one stands behind
+// those that wait already, and so does who comes new.
+type byTurn struct{}
+
+func (byTurn) before(a, b *account) bool {
+	return cmp.Or(cmp.Compare(a.turn(), b.turn()), cmp.Compare(a.id, b.id)) < 0
+}
+func (byTurn) seat(a *account) *int { return &a.seat }
+
+func (a *account) turn() int64 { return max(a.had, a.ripe.top().due) }
+
+// reserve gives reservations to accounts whose jobs waited for long, in turn: to
+// the one of each that waited longest. Each is one look at all nodes.
 func (q *Queue) reserve() {
-	for q.ripe.len() > 0 && len(q.reserved) < q.cfg.Places {
-		c := q.ripe.top()
-		switch {
-		case c.due > q.now:
-			return
-		case c.account.reserved != nil:
-			q.ripe.remove(c) // ripens again when that is over
-			continue
-		case c.seat == 0 || c.kind.ready.has(c):
+	for q.ripening.len() > 0 && q.ripening.top().due <= q.now {
+		c := q.ripening.top()
+		q.ripening.remove(c)
+		c.account.ripe.push(c)
+		q.queueUp(c.account)
+	}
+	for q.turns.len() > 0 && len(q.reserved) < q.cfg.Places {
+		a := q.turns.top()
+		c := a.ripe.top()
+		if c.seat == 0 || c.kind.ready.has(c) {
 			return // it is to be tried first
 		}
 		it := c.items.top()
 		if r := q.soonest(it); r != nil {
-			q.ripe.remove(c)
-			c.pause = 0
-			c.account.reserved, q.reserved[r.Node] = r, r
+			c.pause, a.had = 0, q.now
+			a.reserved, q.reserved[r.Node] = r, r
+			q.queueUp(a)
 			q.keep(r)
 			if r.at <= q.now {
 				q.Freed(r.Node) // it may have it at once
 			}
+			continue
+		}
+		if q.could(it, 1) > 0 {
+			// Those that could are kept for others, or nobody knows when what runs there
+			// ends: look again when one is kept no longer, or a little later.
+			c.later = q.now + time.Minute.Microseconds()
+			q.ripen(c)
+			q.blocked[c] = struct{}{}
 			continue
 		}
 		// No node can ever take it, as things are: look again after a growing pause.
@@ -82,6 +123,21 @@ func (q *Queue) reserve() {
 		q.ripen(c)
 		return
 	}
+}
+
+// could counts the nodes that would fit a job if they were idle, to at most n.
+func (q *Queue) could(it *Item, n int) (found int) {
+	k := it.class.kind
+	for o := range q.fleet.Offers() {
+		idle := *o
+		idle.Free, idle.FreeDevices = o.Capacity, o.Devices
+		if o.Ready && k.fits.Fits(it.class.account.id, k.key.driver, &idle) {
+			if found++; found == n {
+				break
+			}
+		}
+	}
+	return found
 }
 
 // soonest is the node that can take a job first, once leases there have reached
@@ -198,7 +254,10 @@ func (q *Queue) unreserve(r *Reservation) {
 	delete(q.reserved, r.Node)
 	r.account.reserved = nil
 	q.Freed(r.Node)
-	for c := range r.account.classes {
+	q.queueUp(r.account)
+	for c := range q.blocked {
+		delete(q.blocked, c)
+		c.later = 0
 		if c.items.len() > 0 && c.lacks == nil {
 			q.ripen(c)
 		}

@@ -19,7 +19,12 @@ type account struct {
 	// should be, and above it by settled at most.
 	standing float64
 	classes  map[*class]struct{}
+	// ripe are the classes whose first job may have a reservation, reserved is the
+	// one it has, had when it got its last; seat is its own in Queue.turns.
+	ripe     heap[*class, byRipe]
 	reserved *Reservation
+	had      int64
+	seat     int
 }
 
 // settled is by how much an account's standing may be too high: a 64th of its
@@ -93,7 +98,9 @@ func (q *Queue) Used(id offpeak.AccountID, cpu int64, gpus int, from, to, now ti
 	q.usedUntil(a, q.cores(cpu, gpus), micro(from), micro(to))
 }
 
-func (q *Queue) cores(cpu int64, gpus int) float64 { return float64(cpu)/1000 + q.cfg.GPU*float64(gpus) }
+func (q *Queue) cores(cpu int64, gpus int) float64 {
+	return float64(cpu)/1000 + q.cfg.GPU*float64(gpus)
+}
 
 func (q *Queue) held(h held) float64 { return q.cores(h.resources.CPU, len(h.resources.Devices)) }
 

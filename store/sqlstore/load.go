@@ -294,7 +294,7 @@ func (t *verb) loadQuotas(accounts []offpeak.AccountID) error {
 		return err
 	}
 	where, arg = oneOf("account", accounts)
-	return t.each(`SELECT account, count(*), COALESCE(sum((SELECT count(*) FROM lease_devices d WHERE d.lease = leases.id AND d.held = 1)), 0)
+	return t.each(`SELECT account, count(*), CAST(COALESCE(sum((SELECT count(*) FROM lease_devices d WHERE d.lease = leases.id AND d.held = 1)), 0) AS BIGINT)
 		FROM leases WHERE `+liveLease+` AND `+where+` GROUP BY account`, []any{arg}, func(r Rows) error {
 		var id offpeak.AccountID
 		var live, gpus int64
