@@ -2,12 +2,11 @@ package hub
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"offpeak"
-	"offpeak/ledger"
 	"offpeak/placement"
 	"offpeak/wire"
 )
@@ -37,9 +36,9 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	var lacks error
 	if it := h.queue.Item(j.ID); it != nil {
 		ask.Avoid = it.Placement().Avoid
-		out.Ahead = h.queue.Ahead(it, h.env.Now())
 		lacks = it.Lacks()
 	}
+	h.standing(&j, &out)
 	nodes := h.fleet.Len()
 	e := h.fleet.Explain(ask, explainNodes)
 	bid := ""
@@ -60,29 +59,33 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		}
 		out.Nodes = append(out.Nodes, n)
 	}
-	if errors.Is(lacks, offpeak.ErrFunds) {
-		has, err := h.money.Balance(ctx, j.Account)
-		if err != nil {
-			return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
+	if out.Withheld, err = h.withheld(ctx, &j, lacks); err != nil {
+		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
+	}
+	pauses := j.NotBefore != nil && j.NotBefore.After(h.env.Now())
+	var parts []string
+	for _, w := range out.Withheld {
+		parts = append(parts, w.Sentence)
+	}
+	if len(parts) == 0 || e.Fits == 0 || pauses {
+		s := h.waiting(&j, &e, nodes, out.Ahead)
+		if !pauses && len(parts) == 0 {
+			s += bid
+			if e.Could > 0 {
+				s += order(&out)
+			}
 		}
-		funds, _ := errors.AsType[*ledger.FundsError](lacks)
-		out.Summary = unpaid(funds, has)
-		return out, nil
+		parts = append(parts, s)
 	}
-	out.Summary = h.waiting(&j, &e, nodes, out.Ahead, errors.Is(lacks, offpeak.ErrQuota))
-	if lacks == nil && (j.NotBefore == nil || !j.NotBefore.After(h.env.Now())) {
-		out.Summary += bid
-	}
+	out.Summary = strings.Join(parts, " ")
 	return out, nil
 }
 
 // waiting says in one sentence why a queued job waits, with the next step.
-func (h *Hub) waiting(j *offpeak.Job, e *placement.Explanation, nodes, ahead int, quota bool) string {
+func (h *Hub) waiting(j *offpeak.Job, e *placement.Explanation, nodes, ahead int) string {
 	switch {
 	case j.NotBefore != nil && j.NotBefore.After(h.env.Now()):
 		return fmt.Sprintf("It pauses until %s UTC, since an attempt ended so: %s It is tried again by itself then.", j.NotBefore.UTC().Format(time.TimeOnly), sentence(j))
-	case quota:
-		return "Its account has as many running jobs as its quota allows: it goes on when one ends, or when an admin raises the quota (`offpeak account quota --running`)."
 	case nodes == 0:
 		return "No node has joined yet: make a join token with `offpeak token join` and run `offpeak agent join TOKEN`."
 	case e.Fits > 0:

@@ -14,6 +14,7 @@ type account struct {
 	// half-life ago counts half. rate is what the live leases add, in cores.
 	use, rate float64
 	live      int
+	gpus      int // that the live leases hold
 	at        int64
 	// standing orders accounts: see Queue.standing. It is never below what it
 	// should be, and above it by settled at most.
@@ -63,6 +64,7 @@ func (q *Queue) Hold(l Lease, now time.Time) {
 		q.usedUntil(a, q.held(h), micro(l.Since), q.now)
 		a.rate += q.held(h)
 		a.live++
+		a.gpus += len(l.Resources.Devices)
 	}
 	if !l.Ends.IsZero() {
 		h.ends = micro(l.Ends)
@@ -83,6 +85,7 @@ func (q *Queue) Release(lease offpeak.LeaseID, now time.Time) {
 	delete(q.leases, lease)
 	q.settle(h.account)
 	h.account.live--
+	h.account.gpus -= len(h.resources.Devices)
 	if h.account.rate -= q.held(h); h.account.live == 0 {
 		h.account.rate = 0 // and no sum of roundings
 	}
@@ -165,6 +168,14 @@ func (q *Queue) lower(a *account) {
 			q.reseat(c)
 		}
 	}
+}
+
+// GPUs counts the GPUs that an account's live leases hold.
+func (q *Queue) GPUs(id offpeak.AccountID) int {
+	if a := q.accounts[id]; a != nil {
+		return a.gpus
+	}
+	return 0
 }
 
 // Share is what an account has of all that was used lately.
