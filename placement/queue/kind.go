@@ -24,11 +24,10 @@ type kind struct {
 	fits *offpeak.Requirements
 	// ready are the classes to be tried, parked those that fitted no node.
 	ready, parked heap[*class, byOrder]
-	// nodes are those for whose sake all of ready is to be tried; nil: any.
-	nodes []offpeak.NodeID
-	shelf *shelf
-	refs  int // classes
-	seat  int // in Queue.front
+	shelf         *shelf
+	refs          int // classes
+	seat          int // in Queue.front
+	shelved       int // in shelf.parked
 }
 
 // class is the jobs of one kind, account and priority: where the first fits no
@@ -81,6 +80,11 @@ type byFirst struct{}
 func (byFirst) before(a, b *kind) bool { return a.ready.top().before(b.ready.top()) }
 func (byFirst) seat(k *kind) *int      { return &k.seat }
 
+type byParked struct{}
+
+func (byParked) before(a, b *kind) bool { return a.parked.top().before(b.parked.top()) }
+func (byParked) seat(k *kind) *int      { return &k.shelved }
+
 func (q *Queue) account(id offpeak.AccountID) *account {
 	a := q.accounts[id]
 	if a == nil {
@@ -131,7 +135,6 @@ func (q *Queue) moved(c *class) {
 	case c.lacks != nil:
 	case c.seat == 0:
 		c.standing = q.standing(c.account)
-		c.kind.nodes = nil // it was not tried on any node yet
 		c.kind.ready.push(c)
 		q.show(c.kind)
 		q.ripen(c)
@@ -151,9 +154,8 @@ func (q *Queue) forget(c *class) {
 	}
 	delete(q.kinds, k.key)
 	delete(q.bidders, k)
-	delete(k.shelf.kinds, k)
 	if k.shelf.refs--; k.shelf.refs == 0 {
-		delete(q.shelves, k.shelf.key)
+		delete(q.shelves, k.shelf.key) // if it is open, it is closed by the next look
 	}
 }
 
@@ -166,6 +168,9 @@ func (q *Queue) reseat(c *class) {
 		q.front.fix(k)
 	default:
 		k.parked.fix(c)
+		if k.shelved > 0 {
+			k.shelf.parked.fix(k)
+		}
 	}
 }
 
@@ -190,17 +195,20 @@ func (q *Queue) show(k *kind) {
 	switch {
 	case k.ready.len() == 0 && k.seat > 0:
 		q.front.remove(k)
-		k.nodes = nil
 	case k.ready.len() == 0:
 	case k.seat == 0:
 		q.front.push(k)
 	default:
 		q.front.fix(k)
 	}
-	if k.parked.len() > 0 {
-		k.shelf.kinds[k] = struct{}{}
-	} else {
-		delete(k.shelf.kinds, k)
+	switch s := k.shelf; {
+	case k.parked.len() == 0 && k.shelved > 0:
+		s.parked.remove(k)
+	case k.parked.len() == 0:
+	case k.shelved == 0:
+		s.parked.push(k)
+	default:
+		s.parked.fix(k)
 	}
 }
 
@@ -211,38 +219,6 @@ func (q *Queue) park(c *class) {
 	k.parked.push(c)
 	q.parked++
 	q.show(k)
-}
-
-// shut parks all of a kind.
-func (q *Queue) shut(k *kind) {
-	q.parked += k.ready.len()
-	k.parked, k.ready = merged(k.ready, k.parked), heap[*class, byOrder]{}
-	q.show(k)
-}
-
-// open lets all of a kind be tried again, for the sake of those nodes.
-func (q *Queue) open(k *kind, nodes []offpeak.NodeID) {
-	if k.ready.len() == 0 {
-		k.nodes = nodes
-	} else if k.nodes != nil && nodes != nil && len(k.nodes)+len(nodes) <= mostNodes {
-		k.nodes = append(k.nodes, nodes...)
-	} else {
-		k.nodes = nil
-	}
-	q.parked -= k.parked.len()
-	k.ready, k.parked = merged(k.parked, k.ready), heap[*class, byOrder]{}
-	q.show(k)
-}
-
-// merged joins two heaps, at the cost of the smaller.
-func merged(a, b heap[*class, byOrder]) heap[*class, byOrder] {
-	if a.len() < b.len() {
-		a, b = b, a
-	}
-	for _, c := range b.list {
-		a.push(c)
-	}
-	return a
 }
 
 // Lack sets the class of an item aside until something of its account's changes:
@@ -306,7 +282,7 @@ func (q *Queue) Parked() int {
 // that its account lacks something.
 func (q *Queue) IsParked(it *Item) bool {
 	c := it.class
-	return !it.paused && (c.lacks != nil || c.seat > 0 && !c.kind.ready.has(c))
+	return !it.paused && !c.kind.ready.has(c)
 }
 
 // Bidders returns the first items of at most n classes that name a price and wait
@@ -352,9 +328,14 @@ func (q *Queue) eachClass(yield func(*class) bool) {
 type shelf struct {
 	key   shelfKey
 	floor *offpeak.Requirements
-	// kinds are those that have a class parked.
-	kinds map[*kind]struct{}
-	refs  int
+	// parked are the kinds that have a class parked.
+	parked heap[*kind, byParked]
+	refs   int
+	// nodes are those for whose sake it is open: no other serves what stands here.
+	// aside is what they did not serve after all.
+	nodes      []offpeak.NodeID
+	aside      []*class
+	asideKinds []*kind
 }
 
 type shelfKey struct{ driver, floor string }
@@ -368,7 +349,7 @@ func (q *Queue) shelve(k *kind) *shelf {
 	key := shelfKey{k.key.driver, string(text)}
 	s := q.shelves[key]
 	if s == nil {
-		s = &shelf{key: key, floor: &floor, kinds: make(map[*kind]struct{})}
+		s = &shelf{key: key, floor: &floor}
 		q.shelves[key] = s
 	}
 	s.refs++

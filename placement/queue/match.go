@@ -1,15 +1,16 @@
 package queue
 
 import (
+	"slices"
 	"time"
 
 	"offpeak"
 	"offpeak/placement"
 )
 
-// mostNodes is the most nodes for whose sake a kind is opened; for more, each of
-// its classes is tried on all.
-const mostNodes = 16
+// mostNodes is the most nodes for whose sake a shelf is open; for more, all that
+// stands there is tried anew.
+const mostNodes = 64
 
 // Freed notes that something of a node changed that may let a job go on.
 func (q *Queue) Freed(node offpeak.NodeID) { q.freed[node] = struct{}{} }
@@ -46,75 +47,191 @@ func (q *Queue) first() (*Item, placement.Candidate, bool) {
 		return it, best, true
 	}
 	q.stir()
-	for q.front.len() > 0 {
-		c := q.front.top().ready.top()
-		if s := q.standing(c.account); c.standing < s {
-			c.standing = s
-			q.reseat(c)
-			continue
-		}
-		k := c.kind
-		if k.nodes != nil && !q.servesAny(k) {
-			q.shut(k)
-			continue
+	for {
+		c, s := q.head()
+		if c == nil {
+			return nil, placement.Candidate{}, false
 		}
 		it := c.items.top()
-		if best, ok := q.fleet.Best(it.Placement()); ok {
+		if best, ok := q.best(it, s); ok {
 			return it, best, true
 		}
 		if best, ok := q.between(it); ok {
 			return it, best, true
 		}
-		q.park(c)
+		if s == nil {
+			q.park(c)
+		} else {
+			q.setAside(s, c)
+		}
 	}
-	return nil, placement.Candidate{}, false
 }
 
-// stir opens the kinds that a node which changed may serve now.
+// best is the best node for a job; one from an open shelf fits none but those for
+// whose sake it is open.
+func (q *Queue) best(it *Item, s *shelf) (placement.Candidate, bool) {
+	if s != nil && len(s.nodes) == 1 {
+		return q.fleet.Candidate(it.Placement(), s.nodes[0])
+	}
+	return q.fleet.Best(it.Placement())
+}
+
+// head is the first class in order that is to be tried: one that was not yet, or one
+// from an open shelf.
+func (q *Queue) head() (first *class, from *shelf) {
+	for first == nil && q.front.len() > 0 {
+		if c := q.front.top().ready.top(); q.current(c) {
+			first = c
+		}
+	}
+	for i := 0; i < len(q.open); {
+		s := q.open[i]
+		c := q.headOf(s)
+		if c == nil {
+			q.open = slices.Delete(q.open, i, i+1)
+			q.close(s)
+			continue
+		}
+		if first == nil || c.before(first) {
+			first, from = c, s
+		}
+		i++
+	}
+	return first, from
+}
+
+// current says whether a class stands where its account does; if not, it is moved.
+func (q *Queue) current(c *class) bool {
+	s := q.standing(c.account)
+	if c.standing >= s {
+		return true
+	}
+	c.standing = s
+	q.reseat(c)
+	return false
+}
+
+// headOf is the first class of a shelf that one of its nodes may serve; nil: none.
+func (q *Queue) headOf(s *shelf) *class {
+	for s.parked.len() > 0 {
+		for len(s.nodes) > 0 {
+			if o, ok := q.fleet.Offer(s.nodes[0]); ok && q.reached(s, &o) {
+				break
+			}
+			s.nodes = s.nodes[1:] // used up
+		}
+		if len(s.nodes) == 0 {
+			return nil
+		}
+		k := s.parked.top()
+		c := k.parked.top()
+		switch {
+		case !q.current(c):
+		case q.servesAny(k, s.nodes):
+			return c
+		default:
+			s.parked.remove(k)
+			s.asideKinds = append(s.asideKinds, k)
+		}
+	}
+	return nil
+}
+
+// setAside takes a class from its open shelf for as long as that is open: its nodes
+// serve the kind, but not this account.
+func (q *Queue) setAside(s *shelf, c *class) {
+	k := c.kind
+	k.parked.remove(c)
+	q.parked--
+	q.show(k)
+	s.aside = append(s.aside, c)
+}
+
+// close puts back what was set aside while a shelf was open.
+func (q *Queue) close(s *shelf) {
+	s.nodes = nil
+	for _, k := range s.asideKinds {
+		q.show(k)
+	}
+	for _, c := range s.aside {
+		if c.seat == 0 && c.items.len() > 0 && c.lacks == nil {
+			c.kind.parked.push(c)
+			q.parked++
+			q.show(c.kind)
+		}
+	}
+	s.asideKinds, s.aside = nil, nil
+}
+
+// stir opens the shelves that a node which changed may serve now.
 func (q *Queue) stir() {
 	if len(q.freed) == 0 {
 		return
 	}
-	if q.parked > 0 {
-		offers := make([]offpeak.Offer, 0, len(q.freed))
-		for id := range q.freed {
-			if o, ok := q.fleet.Offer(id); ok && o.Ready {
-				offers = append(offers, o)
-			}
-		}
-		for _, s := range q.shelves {
-			if len(s.kinds) > 0 {
-				q.stirShelf(s, offers)
-			}
+	offers := make([]offpeak.Offer, 0, len(q.freed))
+	for id := range q.freed {
+		if o, ok := q.fleet.Offer(id); ok && o.Ready {
+			offers = append(offers, o)
 		}
 	}
 	clear(q.freed)
-}
-
-func (q *Queue) stirShelf(s *shelf, offers []offpeak.Offer) {
-	for i := range offers {
-		// Those before the first that serves the shelf at all serve nothing here.
-		if !q.reached(s, &offers[i]) {
+	if len(offers) == 0 {
+		return
+	}
+	for _, s := range q.shelves {
+		if s.parked.len() == 0 && len(s.nodes) == 0 {
 			continue
 		}
-		for k := range s.kinds {
-			var nodes []offpeak.NodeID
-			for j := i; j < len(offers) && len(nodes) <= mostNodes; j++ {
-				if q.serves(k, &offers[j]) {
-					nodes = append(nodes, offers[j].Node)
+		nodes := slices.Clone(s.nodes)
+		for i := range offers {
+			if q.reached(s, &offers[i]) && !slices.Contains(nodes, offers[i].Node) {
+				if nodes = append(nodes, offers[i].Node); len(nodes) > mostNodes {
+					break
 				}
 			}
-			switch {
-			case len(nodes) > mostNodes:
-				q.open(k, nil)
-			case len(nodes) > 0:
-				q.open(k, nodes)
-			}
 		}
-		return
+		switch open := len(s.nodes) > 0; {
+		case len(nodes) == 0:
+		case len(nodes) > mostNodes:
+			if open {
+				q.open = slices.DeleteFunc(q.open, func(o *shelf) bool { return o == s })
+				q.close(s)
+			}
+			q.ready(s)
+		default:
+			if open {
+				q.close(s) // what was set aside may fit now
+			} else {
+				q.open = append(q.open, s)
+			}
+			s.nodes = nodes
+		}
 	}
 }
 
+// ready has all of a shelf tried anew.
+func (q *Queue) ready(s *shelf) {
+	for s.parked.len() > 0 {
+		k := s.parked.top()
+		q.parked -= k.parked.len()
+		k.ready, k.parked = merged(k.parked, k.ready), heap[*class, byOrder]{}
+		s.parked.remove(k)
+		q.show(k)
+	}
+}
+
+// merged joins two heaps, at the cost of the smaller.
+func merged(a, b heap[*class, byOrder]) heap[*class, byOrder] {
+	if a.len() < b.len() {
+		a, b = b, a
+	}
+	for _, c := range b.list {
+		a.push(c)
+	}
+	return a
+}
+
+// reached says whether a node serves what all of a shelf need at least.
 func (q *Queue) reached(s *shelf, o *offpeak.Offer) bool {
 	if r := q.reserved[o.Node]; r != nil {
 		whole := with(o, r.kept)
@@ -123,23 +240,17 @@ func (q *Queue) reached(s *shelf, o *offpeak.Offer) bool {
 	return serves(s.floor, s.key.driver, o)
 }
 
-// serves says whether a node may serve jobs of a kind now, as far as the kind
-// tells.
-func (q *Queue) serves(k *kind, o *offpeak.Offer) bool {
-	return serves(k.fits, k.key.driver, o) || q.mayHave(k, o.Node)
-}
-
 // serves says whether an offer may serve a job of some account: its owner's, to
 // whom nothing is refused that others get.
 func serves(r *offpeak.Requirements, driver string, o *offpeak.Offer) bool {
 	return r.Fits(o.Account, driver, o)
 }
 
-// servesAny says whether one of the nodes for whose sake a kind was opened still
-// serves it.
-func (q *Queue) servesAny(k *kind) bool {
-	for _, id := range k.nodes {
-		if o, ok := q.fleet.Offer(id); ok && q.serves(k, &o) {
+// servesAny says whether one of the nodes may serve jobs of a kind now, as far as
+// the kind tells.
+func (q *Queue) servesAny(k *kind, nodes []offpeak.NodeID) bool {
+	for _, id := range nodes {
+		if o, ok := q.fleet.Offer(id); ok && (serves(k.fits, k.key.driver, &o) || q.mayHave(k, id)) {
 			return true
 		}
 	}

@@ -84,6 +84,8 @@ type Queue struct {
 	accounts map[offpeak.AccountID]*account
 	leases   map[offpeak.LeaseID]held
 	shelves  map[shelfKey]*shelf
+	// open are the shelves from which something may be taken.
+	open []*shelf
 	// bidders are the kinds that name a price.
 	bidders map[*kind]struct{}
 	// front are the kinds with classes to be tried.
