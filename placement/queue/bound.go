@@ -6,19 +6,20 @@ import "time"
 // It changes with what accounts use.
 func (q *Queue) Ahead(it *Item, now time.Time) (n int) {
 	q.tick(now)
-	c := it.class
-	stands := q.standing(c.account)
-	for other := range q.eachClass {
-		switch {
-		case other.items.len() == 0:
-		case other.account == c.account && other.priority == c.priority, other.priority == c.priority && q.standing(other.account) == stands:
-			for _, o := range other.items.list {
+	mine := it.class.line
+	stands := q.standing(mine.account)
+	for _, c := range q.classes {
+		l := c.line
+		switch theirs := q.standing(l.account); {
+		case c.items.len() == 0, l.priority < mine.priority, l.priority == mine.priority && theirs > stands:
+		case l.priority > mine.priority, theirs < stands:
+			n += c.items.len()
+		default:
+			for _, o := range c.items.list {
 				if o != it && o.before(it) {
 					n++
 				}
 			}
-		case other.priority > c.priority, other.priority == c.priority && q.standing(other.account) < stands:
-			n += other.items.len()
 		}
 	}
 	return n
@@ -49,11 +50,14 @@ func (q *Queue) Bound(it *Item, now time.Time) (time.Time, bool) {
 	}
 	accounts, own := 0, 0
 	for _, a := range q.accounts {
-		if len(a.classes) > 0 {
+		if len(a.lines) > 0 {
 			accounts++
 		}
 	}
-	for c := range it.class.account.classes {
+	for _, c := range q.classes {
+		if c.line.account != it.class.line.account {
+			continue
+		}
 		for _, o := range c.items.list {
 			if o.before(it) {
 				own++

@@ -16,79 +16,93 @@ type kindKey struct {
 	lasts        time.Duration
 }
 
-// kind is all jobs that ask for the same thing, by class.
+// kind is what jobs of several classes ask for alike.
 type kind struct {
 	key  kindKey
 	asks *offpeak.Requirements
 	// fits are asks as offers are held against them.
-	fits *offpeak.Requirements
-	// ready are the classes to be tried, parked those that fitted no node.
-	ready, parked heap[*class, byOrder]
-	shelf         *shelf
-	refs          int // classes
-	seat          int // in Queue.front
-	shelved       int // in shelf.parked
+	fits  *offpeak.Requirements
+	shelf *shelf
+	refs  int // classes
 }
 
 // class is the jobs of one kind, account and priority: where the first fits no
 // node, none does.
 type class struct {
-	kind     *kind
-	account  *account
-	priority int
-	items    heap[*Item, byAge]
-	// standing is the account's when it was last looked at.
-	standing float64
+	kind  *kind
+	line  *line
+	items heap[*Item, byAge]
 	// lacks says what of its account's it waits for; nil while it waits for a node.
 	lacks error
 	// due is when its first job may have a reservation, later when to look again
 	// after a look found none, after what pause.
 	due, later, pause int64
 	refs              int // items, also paused ones
-	seat, ripe        int // in kind.ready or kind.parked; in Queue.ripening or account.ripe
+	seat, ripe        int // in line.ready or line.parked; in Queue.ripening or account.ripe
 }
 
 type classKey struct {
-	kind     *kind
+	kind *kind
+	line *line
+}
+
+// line is the classes on one shelf of one account and priority, by age. Accounts
+// move by line, so that it costs little however many kinds they have.
+type line struct {
+	lineKey
+	// standing is the account's when it was last looked at.
+	standing float64
+	// ready are the classes to be tried, parked those that fitted no node.
+	ready, parked heap[*class, byFirst]
+	refs          int // classes
+	front         int // seat in Queue.front
+	shelved       int // seat in shelf.parked
+}
+
+type lineKey struct {
+	shelf    *shelf
 	account  *account
 	priority int
 }
 
-// before is the order of matching.
-func (c *class) before(other *class) bool {
+// before is the order of matching, of lines with those classes first.
+func (l *line) before(first *class, other *line, others *class) bool {
 	switch {
-	case c.priority != other.priority:
-		return c.priority > other.priority
-	case c.standing != other.standing:
-		return c.standing < other.standing
+	case l.priority != other.priority:
+		return l.priority > other.priority
+	case l.standing != other.standing:
+		return l.standing < other.standing
 	}
-	return c.items.top().before(other.items.top())
+	return first.items.top().before(others.items.top())
 }
 
-type byOrder struct{}
+func (c *class) before(other *class) bool { return c.line.before(c, other.line, other) }
 
-func (byOrder) before(a, b *class) bool { return a.before(b) }
-func (byOrder) seat(c *class) *int      { return &c.seat }
+// byFirst is the order within a line.
+type byFirst struct{}
+
+func (byFirst) before(a, b *class) bool { return a.items.top().before(b.items.top()) }
+func (byFirst) seat(c *class) *int      { return &c.seat }
 
 type byRipe struct{}
 
 func (byRipe) before(a, b *class) bool { return a.due < b.due }
 func (byRipe) seat(c *class) *int      { return &c.ripe }
 
-type byFirst struct{}
+type byReady struct{}
 
-func (byFirst) before(a, b *kind) bool { return a.ready.top().before(b.ready.top()) }
-func (byFirst) seat(k *kind) *int      { return &k.seat }
+func (byReady) before(a, b *line) bool { return a.ready.top().before(b.ready.top()) }
+func (byReady) seat(l *line) *int      { return &l.front }
 
 type byParked struct{}
 
-func (byParked) before(a, b *kind) bool { return a.parked.top().before(b.parked.top()) }
-func (byParked) seat(k *kind) *int      { return &k.shelved }
+func (byParked) before(a, b *line) bool { return a.parked.top().before(b.parked.top()) }
+func (byParked) seat(l *line) *int      { return &l.shelved }
 
 func (q *Queue) account(id offpeak.AccountID) *account {
 	a := q.accounts[id]
 	if a == nil {
-		a = &account{id: id, at: q.now, classes: make(map[*class]struct{})}
+		a = &account{id: id, at: q.now, lines: make(map[*line]struct{})}
 		a.standing = q.stands(a)
 		q.accounts[id] = a
 	}
@@ -108,17 +122,23 @@ func (q *Queue) class(in *Job) *class {
 		}
 		k.shelf = q.shelve(k)
 		q.kinds[kk] = k
-		if r.MaxPrice != nil {
-			q.bidders[k] = struct{}{}
-		}
 	}
-	ck := classKey{k, q.account(in.Account), in.Priority}
-	c := q.classes[ck]
+	lk := lineKey{k.shelf, q.account(in.Account), in.Priority}
+	l := q.lines[lk]
+	if l == nil {
+		l = &line{lineKey: lk}
+		q.lines[lk] = l
+		lk.account.lines[l] = struct{}{}
+	}
+	c := q.classes[classKey{k, l}]
 	if c == nil {
-		c = &class{kind: k, account: ck.account, priority: in.Priority}
-		q.classes[ck] = c
-		ck.account.classes[c] = struct{}{}
+		c = &class{kind: k, line: l}
+		q.classes[classKey{k, l}] = c
 		k.refs++
+		l.refs++
+		if k.asks.MaxPrice != nil {
+			q.bidders[c] = struct{}{}
+		}
 	}
 	return c
 }
@@ -134,91 +154,88 @@ func (q *Queue) moved(c *class) {
 		}
 	case c.lacks != nil:
 	case c.seat == 0:
-		c.standing = q.standing(c.account)
-		c.kind.ready.push(c)
-		q.show(c.kind)
+		l := c.line
+		if l.front == 0 && l.shelved == 0 {
+			l.standing = q.standing(l.account)
+		}
+		l.ready.push(c)
+		q.show(l)
 		q.ripen(c)
 	default:
-		q.reseat(c)
+		l := c.line
+		if l.ready.has(c) {
+			l.ready.fix(c)
+		} else {
+			l.parked.fix(c)
+		}
+		q.show(l)
 		q.ripen(c)
 	}
 }
 
 func (q *Queue) forget(c *class) {
-	k := c.kind
-	delete(q.classes, classKey{k, c.account, c.priority})
-	delete(c.account.classes, c)
+	k, l := c.kind, c.line
+	delete(q.classes, classKey{k, l})
 	delete(q.blocked, c)
+	delete(q.bidders, c)
+	if l.refs--; l.refs == 0 {
+		delete(q.lines, l.lineKey)
+		delete(l.account.lines, l)
+	}
 	if k.refs--; k.refs > 0 {
 		return
 	}
 	delete(q.kinds, k.key)
-	delete(q.bidders, k)
 	if k.shelf.refs--; k.shelf.refs == 0 {
 		delete(q.shelves, k.shelf.key) // if it is open, it is closed by the next look
-	}
-}
-
-// reseat moves a class whose order changed.
-func (q *Queue) reseat(c *class) {
-	switch k := c.kind; {
-	case c.seat == 0:
-	case k.ready.has(c):
-		k.ready.fix(c)
-		q.front.fix(k)
-	default:
-		k.parked.fix(c)
-		if k.shelved > 0 {
-			k.shelf.parked.fix(k)
-		}
 	}
 }
 
 // unseat takes a class out of matching.
 func (q *Queue) unseat(c *class) {
 	q.unripen(c)
-	switch k := c.kind; {
+	switch l := c.line; {
 	case c.seat == 0:
 		return
-	case k.ready.has(c):
-		k.ready.remove(c)
+	case l.ready.has(c):
+		l.ready.remove(c)
 	default:
-		k.parked.remove(c)
+		l.parked.remove(c)
 		q.parked--
 	}
-	q.show(c.kind)
+	q.show(c.line)
 }
 
-// show puts a kind where it belongs: in front while it has something to be tried,
+// show puts a line where it belongs: in front while it has something to be tried,
 // on its shelf while it has something that waits for a node.
-func (q *Queue) show(k *kind) {
+func (q *Queue) show(l *line) {
 	switch {
-	case k.ready.len() == 0 && k.seat > 0:
-		q.front.remove(k)
-	case k.ready.len() == 0:
-	case k.seat == 0:
-		q.front.push(k)
+	case l.ready.len() == 0 && l.front > 0:
+		q.front.remove(l)
+	case l.ready.len() == 0:
+	case l.front == 0:
+		q.front.push(l)
 	default:
-		q.front.fix(k)
+		q.front.fix(l)
 	}
-	switch s := k.shelf; {
-	case k.parked.len() == 0 && k.shelved > 0:
-		s.parked.remove(k)
-	case k.parked.len() == 0:
-	case k.shelved == 0:
-		s.parked.push(k)
+	switch s := l.shelf; {
+	case l.parked.len() == 0 && l.shelved > 0:
+		s.parked.remove(l)
+	case l.parked.len() == 0:
+	case l.shelved == 0:
+		s.parked.push(l)
 	default:
-		s.parked.fix(k)
+		s.parked.fix(l)
 	}
 }
 
 // park sets a class aside until a node that it may fit changes.
 func (q *Queue) park(c *class) {
-	k := c.kind
-	k.ready.remove(c)
-	k.parked.push(c)
+	l := c.line
+	l.ready.remove(c)
+	l.parked.push(c)
 	q.parked++
-	q.show(k)
+	q.show(l)
 }
 
 // Lack sets the class of an item aside until something of its account's changes:
@@ -228,15 +245,15 @@ func (q *Queue) Lack(it *Item, why error) {
 	if it.paused || c.items.len() == 0 || why == nil {
 		return
 	}
-	if r := c.account.reserved; r != nil && q.items[r.Job] != nil && q.items[r.Job].class == c {
+	if r := c.line.account.reserved; r != nil && q.items[r.Job] != nil && q.items[r.Job].class == c {
 		q.unreserve(r)
 	}
 	q.unseat(c)
 	c.lacks = why
-	of := q.lacking[c.account.id]
+	of := q.lacking[c.line.account.id]
 	if of == nil {
 		of = make(map[*class]struct{})
-		q.lacking[c.account.id] = of
+		q.lacking[c.line.account.id] = of
 	}
 	of[c] = struct{}{}
 }
@@ -247,9 +264,9 @@ func (q *Queue) enough(c *class) {
 		return
 	}
 	c.lacks = nil
-	delete(q.lacking[c.account.id], c)
-	if len(q.lacking[c.account.id]) == 0 {
-		delete(q.lacking, c.account.id)
+	delete(q.lacking[c.line.account.id], c)
+	if len(q.lacking[c.line.account.id]) == 0 {
+		delete(q.lacking, c.line.account.id)
 	}
 }
 
@@ -282,15 +299,17 @@ func (q *Queue) Parked() int {
 // that its account lacks something.
 func (q *Queue) IsParked(it *Item) bool {
 	c := it.class
-	return !it.paused && !c.kind.ready.has(c)
+	return !it.paused && !c.line.ready.has(c)
 }
 
 // Bidders returns the first items of at most n classes that name a price and wait
 // for a node, in order.
 func (q *Queue) Bidders(n int) []*Item {
 	var classes []*class
-	for k := range q.bidders {
-		classes = append(classes, k.parked.list...)
+	for c := range q.bidders {
+		if c.line.parked.has(c) {
+			classes = append(classes, c)
+		}
 	}
 	slices.SortFunc(classes, func(a, b *class) int {
 		if a.before(b) {
@@ -307,20 +326,10 @@ func (q *Queue) Bidders(n int) []*Item {
 
 // Bids counts the jobs that name a price.
 func (q *Queue) Bids() (n int) {
-	for c := range q.eachClass {
-		if c.kind.asks.MaxPrice != nil {
-			n += c.refs
-		}
+	for c := range q.bidders {
+		n += c.refs
 	}
 	return n
-}
-
-func (q *Queue) eachClass(yield func(*class) bool) {
-	for _, c := range q.classes {
-		if !yield(c) {
-			return
-		}
-	}
 }
 
 // shelf is the kinds that roughly need the same: what a node must have at least
@@ -328,14 +337,13 @@ func (q *Queue) eachClass(yield func(*class) bool) {
 type shelf struct {
 	key   shelfKey
 	floor *offpeak.Requirements
-	// parked are the kinds that have a class parked.
-	parked heap[*kind, byParked]
+	// parked are the lines that have a class parked.
+	parked heap[*line, byParked]
 	refs   int
 	// nodes are those for whose sake it is open: no other serves what stands here.
 	// aside is what they did not serve after all.
-	nodes      []offpeak.NodeID
-	aside      []*class
-	asideKinds []*kind
+	nodes []offpeak.NodeID
+	aside []*class
 }
 
 type shelfKey struct{ driver, floor string }
@@ -349,9 +357,13 @@ func (q *Queue) shelve(k *kind) *shelf {
 	key := shelfKey{k.key.driver, string(text)}
 	s := q.shelves[key]
 	if s == nil {
+		floor.CPU, floor.Memory, floor.Disk = k.fits.CPU, k.fits.Memory, k.fits.Disk
 		s = &shelf{key: key, floor: &floor}
 		q.shelves[key] = s
 	}
+	// As much as all that ever stood here needed: more than the rounded sizes say.
+	f := s.floor
+	f.CPU, f.Memory, f.Disk = min(f.CPU, k.fits.CPU), min(f.Memory, k.fits.Memory), min(f.Disk, k.fits.Disk)
 	s.refs++
 	return s
 }

@@ -80,8 +80,8 @@ func (q *Queue) best(it *Item, s *shelf) (placement.Candidate, bool) {
 // from an open shelf.
 func (q *Queue) head() (first *class, from *shelf) {
 	for first == nil && q.front.len() > 0 {
-		if c := q.front.top().ready.top(); q.current(c) {
-			first = c
+		if l := q.front.top(); q.current(l) {
+			first = l.ready.top()
 		}
 	}
 	for i := 0; i < len(q.open); {
@@ -100,14 +100,14 @@ func (q *Queue) head() (first *class, from *shelf) {
 	return first, from
 }
 
-// current says whether a class stands where its account does; if not, it is moved.
-func (q *Queue) current(c *class) bool {
-	s := q.standing(c.account)
-	if c.standing >= s {
+// current says whether a line stands where its account does; if not, it is moved.
+func (q *Queue) current(l *line) bool {
+	s := q.standing(l.account)
+	if l.standing >= s {
 		return true
 	}
-	c.standing = s
-	q.reseat(c)
+	l.standing = s
+	q.show(l)
 	return false
 }
 
@@ -123,44 +123,39 @@ func (q *Queue) headOf(s *shelf) *class {
 		if len(s.nodes) == 0 {
 			return nil
 		}
-		k := s.parked.top()
-		c := k.parked.top()
+		l := s.parked.top()
+		c := l.parked.top()
 		switch {
-		case !q.current(c):
-		case q.servesAny(k, s.nodes):
+		case !q.current(l):
+		case q.servesAny(c.kind, s.nodes):
 			return c
 		default:
-			s.parked.remove(k)
-			s.asideKinds = append(s.asideKinds, k)
+			q.setAside(s, c)
 		}
 	}
 	return nil
 }
 
 // setAside takes a class from its open shelf for as long as that is open: its nodes
-// serve the kind, but not this account.
+// serve others there, but not this one.
 func (q *Queue) setAside(s *shelf, c *class) {
-	k := c.kind
-	k.parked.remove(c)
+	c.line.parked.remove(c)
 	q.parked--
-	q.show(k)
+	q.show(c.line)
 	s.aside = append(s.aside, c)
 }
 
 // close puts back what was set aside while a shelf was open.
 func (q *Queue) close(s *shelf) {
 	s.nodes = nil
-	for _, k := range s.asideKinds {
-		q.show(k)
-	}
 	for _, c := range s.aside {
 		if c.seat == 0 && c.items.len() > 0 && c.lacks == nil {
-			c.kind.parked.push(c)
+			c.line.parked.push(c)
 			q.parked++
-			q.show(c.kind)
+			q.show(c.line)
 		}
 	}
-	s.asideKinds, s.aside = nil, nil
+	s.aside = nil
 }
 
 // stir opens the shelves that a node which changed may serve now.
@@ -212,16 +207,15 @@ func (q *Queue) stir() {
 // ready has all of a shelf tried anew.
 func (q *Queue) ready(s *shelf) {
 	for s.parked.len() > 0 {
-		k := s.parked.top()
-		q.parked -= k.parked.len()
-		k.ready, k.parked = merged(k.parked, k.ready), heap[*class, byOrder]{}
-		s.parked.remove(k)
-		q.show(k)
+		l := s.parked.top()
+		q.parked -= l.parked.len()
+		l.ready, l.parked = merged(l.parked, l.ready), heap[*class, byFirst]{}
+		q.show(l)
 	}
 }
 
 // merged joins two heaps, at the cost of the smaller.
-func merged(a, b heap[*class, byOrder]) heap[*class, byOrder] {
+func merged(a, b heap[*class, byFirst]) heap[*class, byFirst] {
 	if a.len() < b.len() {
 		a, b = b, a
 	}

@@ -85,11 +85,12 @@ type Queue struct {
 	leases   map[offpeak.LeaseID]held
 	shelves  map[shelfKey]*shelf
 	// open are the shelves from which something may be taken.
-	open []*shelf
-	// bidders are the kinds that name a price.
-	bidders map[*kind]struct{}
-	// front are the kinds with classes to be tried.
-	front  heap[*kind, byFirst]
+	open  []*shelf
+	lines map[lineKey]*line
+	// bidders are the classes that name a price.
+	bidders map[*class]struct{}
+	// front are the lines with classes to be tried.
+	front  heap[*line, byReady]
 	paused heap[*Item, byPause]
 	// ripening are the classes by when their first job may have a reservation;
 	// turns are the accounts with such as may.
@@ -112,7 +113,7 @@ func New(cfg Config, fleet *placement.Fleet, effective func(offpeak.Requirements
 		cfg: cfg, fleet: fleet, effective: effective,
 		items: make(map[offpeak.JobID]*Item), classes: make(map[classKey]*class), kinds: make(map[kindKey]*kind),
 		accounts: make(map[offpeak.AccountID]*account), leases: make(map[offpeak.LeaseID]held),
-		shelves: make(map[shelfKey]*shelf), bidders: make(map[*kind]struct{}),
+		shelves: make(map[shelfKey]*shelf), lines: make(map[lineKey]*line), bidders: make(map[*class]struct{}),
 		lacking: make(map[offpeak.AccountID]map[*class]struct{}), freed: make(map[offpeak.NodeID]struct{}),
 		reserved: make(map[offpeak.NodeID]*Reservation), blocked: make(map[*class]struct{}),
 	}
@@ -144,7 +145,7 @@ func (it *Item) Lacks() error { return it.class.lacks }
 func (it *Item) Job() Job {
 	k := it.class.kind
 	j := Job{
-		ID: it.id, Account: it.class.account.id, Attempt: it.attempt, Priority: it.class.priority,
+		ID: it.id, Account: it.class.line.account.id, Attempt: it.attempt, Priority: it.class.line.priority,
 		Submitted: time.UnixMicro(it.since), Driver: k.key.driver, Requirements: k.asks, Text: k.key.text, Lasts: k.key.lasts,
 		Avoid: it.avoid, Lost: it.lost,
 	}
@@ -158,7 +159,7 @@ func (it *Item) Job() Job {
 func (it *Item) Placement() placement.Job {
 	k := it.class.kind
 	return placement.Job{
-		ID: it.id, Account: it.class.account.id, Attempt: it.attempt + 1,
+		ID: it.id, Account: it.class.line.account.id, Attempt: it.attempt + 1,
 		Driver: k.key.driver, Requirements: k.fits, Avoid: it.avoid,
 	}
 }
@@ -234,7 +235,7 @@ func (q *Queue) Remove(job offpeak.JobID) {
 	if it == nil {
 		return
 	}
-	if r := it.class.account.reserved; r != nil && r.Job == job {
+	if r := it.class.line.account.reserved; r != nil && r.Job == job {
 		q.unreserve(r)
 	}
 	delete(q.items, job)

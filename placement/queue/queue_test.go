@@ -42,28 +42,28 @@ func (q *Queue) next() *class {
 func (q *Queue) check(t interface{ Fatalf(string, ...any) }) {
 	parked, items := 0, 0
 	for key, c := range q.classes {
-		k := c.kind
-		if key.kind != k || q.kinds[k.key] != k {
-			t.Fatalf("a class of a kind that is not there")
+		k, l := c.kind, c.line
+		if key.kind != k || key.line != l || q.kinds[k.key] != k || q.lines[l.lineKey] != l {
+			t.Fatalf("a class of a kind or line that is not there")
 		}
 		items += c.refs
-		seated := k.ready.has(c) || k.parked.has(c)
-		if k.parked.has(c) {
+		seated := l.ready.has(c) || l.parked.has(c)
+		if l.parked.has(c) {
 			parked++
 		}
 		if want := c.items.len() > 0 && c.lacks == nil; seated != want && len(k.shelf.nodes) == 0 {
 			t.Fatalf("a class with %d items that lacks %v is seated: %t", c.items.len(), c.lacks, seated)
 		}
-		if _, lacks := q.lacking[c.account.id][c]; lacks != (c.lacks != nil) {
+		if _, lacks := q.lacking[l.account.id][c]; lacks != (c.lacks != nil) {
 			t.Fatalf("a class that lacks %v is listed so: %t", c.lacks, lacks)
 		}
-		if seated && c.standing > c.account.standing {
-			t.Fatalf("a class stands at %g, above its account's %g", c.standing, c.account.standing)
+		if seated && l.standing > l.account.standing {
+			t.Fatalf("a line stands at %g, above its account's %g", l.standing, l.account.standing)
 		}
 	}
-	for _, k := range q.kinds {
-		if shelved := k.shelved > 0; shelved != (k.parked.len() > 0) && len(k.shelf.nodes) == 0 || (k.seat > 0) != (k.ready.len() > 0) {
-			t.Fatalf("a kind with %d ready and %d parked is on its shelf: %t, in front: %d", k.ready.len(), k.parked.len(), shelved, k.seat)
+	for _, l := range q.lines {
+		if (l.shelved > 0) != (l.parked.len() > 0) || (l.front > 0) != (l.ready.len() > 0) {
+			t.Fatalf("a line with %d ready and %d parked is on its shelf: %d, in front: %d", l.ready.len(), l.parked.len(), l.shelved, l.front)
 		}
 	}
 	if parked != q.parked || items != len(q.items) {

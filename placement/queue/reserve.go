@@ -27,7 +27,7 @@ type Reservation struct {
 // Reservation returns that of a job, nil for none.
 func (q *Queue) Reservation(job offpeak.JobID) *Reservation {
 	if it := q.items[job]; it != nil {
-		if r := it.class.account.reserved; r != nil && r.Job == job {
+		if r := it.class.line.account.reserved; r != nil && r.Job == job {
 			return r
 		}
 	}
@@ -50,7 +50,7 @@ func (q *Queue) ripen(c *class) {
 
 // unripen takes a class out of what may have reservations.
 func (q *Queue) unripen(c *class) {
-	switch a := c.account; {
+	switch a := c.line.account; {
 	case c.ripe == 0:
 	case a.ripe.has(c):
 		a.ripe.remove(c)
@@ -89,13 +89,13 @@ func (q *Queue) reserve() {
 	for q.ripening.len() > 0 && q.ripening.top().due <= q.now {
 		c := q.ripening.top()
 		q.ripening.remove(c)
-		c.account.ripe.push(c)
-		q.queueUp(c.account)
+		c.line.account.ripe.push(c)
+		q.queueUp(c.line.account)
 	}
 	for q.turns.len() > 0 && len(q.reserved) < q.cfg.Places {
 		a := q.turns.top()
 		c := a.ripe.top()
-		if c.seat == 0 || c.kind.ready.has(c) {
+		if c.seat == 0 || c.line.ready.has(c) {
 			return // it is to be tried first
 		}
 		it := c.items.top()
@@ -131,7 +131,7 @@ func (q *Queue) could(it *Item, n int) (found int) {
 	for o := range q.fleet.Offers() {
 		idle := *o
 		idle.Free, idle.FreeDevices = o.Capacity, o.Devices
-		if o.Ready && k.fits.Fits(it.class.account.id, k.key.driver, &idle) {
+		if o.Ready && k.fits.Fits(it.class.line.account.id, k.key.driver, &idle) {
 			if found++; found == n {
 				break
 			}
@@ -184,7 +184,7 @@ func (q *Queue) ends(lease offpeak.LeaseID) int64 {
 // on is the reservation that a job could have on a node; nil where it does not
 // fit it even when all has ended that ends.
 func (q *Queue) on(it *Item, o *offpeak.Offer, leases []ending) *Reservation {
-	k, account := it.class.kind, it.class.account
+	k, account := it.class.kind, it.class.line.account
 	idle := *o
 	idle.Free, idle.FreeDevices = o.Capacity, o.Devices
 	if !k.fits.Fits(account.id, k.key.driver, &idle) {

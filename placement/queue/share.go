@@ -16,10 +16,10 @@ type account struct {
 	live      int
 	gpus      int // that the live leases hold
 	at        int64
-	// standing orders accounts: see Queue.standing. It is never below what it
-	// should be, and above it by settled at most.
+	// standing orders accounts: see Queue.stands. It is off by settled at most, so
+	// that what changes little moves nobody.
 	standing float64
-	classes  map[*class]struct{}
+	lines    map[*line]struct{}
 	// ripe are the classes whose first job may have a reservation, reserved is the
 	// one it has, had when it got its last; seat is its own in Queue.turns.
 	ripe     heap[*class, byRipe]
@@ -28,8 +28,7 @@ type account struct {
 	seat     int
 }
 
-// settled is by how much an account's standing may be too high: a 64th of its
-// use. So the end of one lease of many moves nobody.
+// settled is by how much an account's standing may be off: a 64th of its use.
 const settled = 1.0 / 44
 
 // held is one live lease: what it adds to its account's use, and when it ends
@@ -139,7 +138,7 @@ func (q *Queue) fair() bool { return q.cfg.HalfLife > 0 }
 // stands is where an account stands among others: the logarithm of what it used
 // lately and of what it holds now, as if it held that for ever, in units that do
 // not shrink with time. So it falls only when a lease ends: whoever looks at a
-// class with an old standing knows that it can only come later.
+// line with an old standing knows that it can only come later.
 func (q *Queue) stands(a *account) float64 {
 	if !q.fair() {
 		return 0
@@ -149,23 +148,25 @@ func (q *Queue) stands(a *account) float64 {
 	return math.Log2(a.use+a.rate*half/math.Ln2) + float64(q.now-q.origin)/1e6/half
 }
 
-// standing raises an account's standing to where it stands.
+// standing raises an account's standing to where it stands, where that is much.
 func (q *Queue) standing(a *account) float64 {
-	a.standing = max(a.standing, q.stands(a))
+	if s := q.stands(a); s > a.standing+settled || math.IsInf(a.standing, -1) {
+		a.standing = s
+	}
 	return a.standing
 }
 
-// lower moves an account's classes forward where it has come to stand better.
+// lower moves an account's lines forward where it has come to stand better.
 func (q *Queue) lower(a *account) {
 	now := q.stands(a)
 	if !(a.standing-now > settled) {
 		return
 	}
 	a.standing = now
-	for c := range a.classes {
-		if c.standing > now {
-			c.standing = now
-			q.reseat(c)
+	for l := range a.lines {
+		if l.standing > now {
+			l.standing = now
+			q.show(l)
 		}
 	}
 }
