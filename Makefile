@@ -56,6 +56,8 @@ bench: build ## measure what docs/performance.md claims (about 35 minutes)
 	go test -run '^$$' -bench 'Cycle|HalfLoad' -benchtime 1x -timeout 10m ./bench
 	go test -run '^$$' -bench 'Connected|Lost' -benchtime 1x -timeout 20m ./bench
 	go test -run '^$$' -bench 'Cheapest|AskChange' -benchtime 1x -timeout 20m ./bench
+	go test -run '^$$' -bench 'Burst' -benchtime 1x -timeout 20m ./bench
+	go test -run '^$$' -bench 'Pass' -benchtime 1000x -timeout 20m ./bench
 
 .PHONY: generate
 generate: ## rewrite golden files and generated documents
