@@ -71,8 +71,10 @@ func blockers() []blocker {
 	var held wire.Desired // of the blocker under way: they are used one after the other
 	return []blocker{
 		{name: "vram", cause: offpeak.FitVRAM,
-			job:  func(s *offpeak.Spec) { s.Requirements.GPUs = []offpeak.GPURequest{{VRAM: 20 * offpeak.GiB}} },
-			lift: func(_ *grid, a *agent) { a.has(func(i *offpeak.Inventory) { i.Devices = append(i.Devices, card(9, 24*offpeak.GiB)) }) }},
+			job: func(s *offpeak.Spec) { s.Requirements.GPUs = []offpeak.GPURequest{{VRAM: 20 * offpeak.GiB}} },
+			lift: func(_ *grid, a *agent) {
+				a.has(func(i *offpeak.Inventory) { i.Devices = append(i.Devices, card(9, 24*offpeak.GiB)) })
+			}},
 		{name: "disk", cause: offpeak.FitDisk,
 			job:  func(s *offpeak.Spec) { s.Requirements.Disk = 100 * offpeak.GiB },
 			lift: func(_ *grid, a *agent) { a.has(func(i *offpeak.Inventory) { i.Disk = 200 * offpeak.GiB }) }},
@@ -80,14 +82,16 @@ func blockers() []blocker {
 			job:  func(s *offpeak.Spec) { s.Requirements.CPU = 30_000 },
 			lift: func(_ *grid, a *agent) { a.has(func(i *offpeak.Inventory) { i.CPU = 32_000 }) }},
 		{name: "label", cause: offpeak.FitLabel,
-			job:  func(s *offpeak.Spec) { s.Requirements.Where = map[string]string{"room": "lab"} },
-			lift: func(_ *grid, a *agent) { a.has(func(i *offpeak.Inventory) { i.Labels = map[string]string{"room": "lab"} }) }},
+			job: func(s *offpeak.Spec) { s.Requirements.Where = map[string]string{"room": "lab"} },
+			lift: func(_ *grid, a *agent) {
+				a.has(func(i *offpeak.Inventory) { i.Labels = map[string]string{"room": "lab"} })
+			}},
 		{name: "price ceiling", cause: offpeak.FitPrice, job: price(20 * cent),
 			block: func(g *grid, a *agent) {
 				g.deposits(g.account, "100")
 				g.asks(a.id, 30*cent, nil)
 			},
-			lift:  func(g *grid, a *agent) { g.asks(a.id, 10*cent, nil) }},
+			lift: func(g *grid, a *agent) { g.asks(a.id, 10*cent, nil) }},
 		{name: "window", cause: offpeak.FitNoAsk,
 			block: func(g *grid, a *agent) {
 				from := time.Now().Add(time.Hour)
@@ -127,7 +131,9 @@ func blockers() []blocker {
 		{name: "quota of GPUs", withheld: "gpus", says: "holds 1 GPU of the 1",
 			job: func(s *offpeak.Spec) { s.Requirements.GPUs = []offpeak.GPURequest{{VRAM: offpeak.GiB}} },
 			block: func(g *grid, a *agent) {
-				a.has(func(i *offpeak.Inventory) { i.Devices = []offpeak.Device{card(0, 8*offpeak.GiB), card(1, 8*offpeak.GiB)} })
+				a.has(func(i *offpeak.Inventory) {
+					i.Devices = []offpeak.Device{card(0, 8*offpeak.GiB), card(1, 8*offpeak.GiB)}
+				})
 				held = a.occupy(func(s *offpeak.Spec) { s.Requirements.GPUs = []offpeak.GPURequest{{VRAM: offpeak.GiB}} })
 				g.quota(func(q *offpeak.Quota) { q.GPUs = 1 })
 			},
