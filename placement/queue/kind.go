@@ -387,10 +387,10 @@ func (q *Queue) shelve(k *kind) *shelf {
 }
 
 // floorOf is requirements that fit wherever r does, the same for many like r:
-// sizes rounded down to a power of two, prices up.
+// sizes rounded down, to a power of two or, memory, to a quarter of one; prices up.
 func floorOf(r *offpeak.Requirements) offpeak.Requirements {
 	f := *r
-	f.CPU, f.Memory, f.Disk = power(r.CPU), power(r.Memory), power(r.Disk)
+	f.CPU, f.Memory, f.Disk = power(r.CPU), quarter(r.Memory), power(r.Disk)
 	if r.MaxPrice != nil {
 		most := offpeak.MaxPrice
 		if *r.MaxPrice < offpeak.MaxPrice/2 {
@@ -408,6 +408,16 @@ func floorOf(r *offpeak.Requirements) offpeak.Requirements {
 		})
 	}
 	return f
+}
+
+// quarter is the greatest quarter of a power of two, beyond that power, that is not
+// above n: what jobs differ in most is told apart more finely.
+func quarter(n offpeak.Bytes) offpeak.Bytes {
+	p := power(n)
+	if p < 4 {
+		return n
+	}
+	return p + (n-p)/(p/4)*(p/4)
 }
 
 // power is the greatest power of two that is not above n; n itself below one.

@@ -201,3 +201,41 @@ func TestQueuedJobIsSmall(t *testing.T) {
 		runtime.KeepAlive(q)
 	}
 }
+
+// What a shelf needs fits wherever anything that stands there does.
+func TestShelfAsksForNoMoreThanWhatStandsThere(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		price := rapid.Custom(func(t *rapid.T) *offpeak.Price {
+			if rapid.Bool().Draw(t, "bids") {
+				return new(offpeak.Price(rapid.Int64Range(0, int64(offpeak.MaxPrice)).Draw(t, "price")))
+			}
+			return nil
+		})
+		r := offpeak.Requirements{
+			CPU: rapid.Int64Range(1, 1<<20).Draw(t, "cpu"), Memory: offpeak.Bytes(rapid.Int64Range(0, 1<<44).Draw(t, "memory")),
+			Disk: offpeak.Bytes(rapid.Int64Range(0, 1<<50).Draw(t, "disk")), MaxPrice: price.Draw(t, "max price"),
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "gpus") {
+			r.GPUs = append(r.GPUs, offpeak.GPURequest{VRAM: offpeak.Bytes(rapid.Int64Range(0, 1<<40).Draw(t, "vram"))})
+		}
+		f := floorOf(&r)
+		if f.CPU > r.CPU || f.Memory > r.Memory || f.Disk > r.Disk || 2*f.CPU <= r.CPU || 2*f.Memory < r.Memory {
+			t.Fatalf("%+v is rounded to %+v", r, f)
+		}
+		if (f.MaxPrice == nil) != (r.MaxPrice == nil) || f.MaxPrice != nil && *f.MaxPrice < *r.MaxPrice {
+			t.Fatalf("a bid of %v is rounded to %v", r.MaxPrice, f.MaxPrice)
+		}
+		// The node that has just what the job asks for serves its shelf too.
+		o := offpeak.Offer{Drivers: []string{"process"}, Ready: true, Capacity: offpeak.Resources{CPU: r.CPU, Memory: r.Memory, Disk: r.Disk}}
+		for i, g := range r.GPUs {
+			o.Devices = append(o.Devices, offpeak.Device{ID: offpeak.DeviceID(fmt.Sprint(i)), VRAM: g.VRAM})
+		}
+		o.Free, o.FreeDevices = o.Capacity, o.Devices
+		if r.MaxPrice != nil {
+			o.Ask = offpeak.Ask{CPU: *r.MaxPrice, GPU: *r.MaxPrice}
+		}
+		if serves(&r, "process", &o) && !serves(&f, "process", &o) {
+			t.Fatalf("an offer that serves %+v does not serve %+v", r, f)
+		}
+	})
+}
