@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -315,4 +316,44 @@ func TestTwoCausesAreBothNamed(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A member of an array that waits for its turn and for its account's quota goes when
+// it has both; both are named.
+func TestTurnAndQuota(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.joinWith("one", 8000)
+		g.quota(func(q *offpeak.Quota) { q.Running = 1 })
+		id := g.submitArray(small(), offpeak.Array{Indexes: upTo(5), AtOnce: 2}).ID
+		waits := func(live int, index int, codes ...string) {
+			t.Helper()
+			synctest.Wait()
+			if n := len(a.holds()); n != live {
+				t.Fatalf("%d members hold leases, want %d", n, live)
+			}
+			e, err := g.hub.Explain(t.Context(), g.account, id.Member(index))
+			must(t, err)
+			var have []string
+			for _, w := range e.Withheld {
+				have = append(have, w.Code)
+			}
+			quota := slices.ContainsFunc(e.Causes, func(c wire.Cause) bool { return c.Code == offpeak.FitQuota })
+			if !slices.Equal(have, codes) || quota != slices.Contains(codes, "running_jobs") {
+				t.Errorf("explained with %v, %+v, want %v", have, e.Causes, codes)
+			}
+		}
+		waits(1, 1, "running_jobs")
+		g.quota(func(q *offpeak.Quota) { q.Running = 2 })
+		waits(2, 2, "turn", "running_jobs")
+		g.quota(func(q *offpeak.Quota) { q.Running = 8 })
+		waits(2, 2, "turn")
+		claims := g.metric("offpeak_claims_total")
+		d := a.holds()[0]
+		a.accept(d)
+		a.end(d, offpeak.EndCompleted)
+		waits(2, 3, "turn")
+		if n := g.metric("offpeak_claims_total") - claims; n != 1 {
+			t.Errorf("%v claims were made, want one", n)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"math/bits"
 	"slices"
 	"time"
@@ -287,7 +288,7 @@ func (q *Queue) enough(c *class) {
 // Funded lets the classes of an account be tried again that lacked something of its.
 func (q *Queue) Funded(id offpeak.AccountID) {
 	for c := range q.lacking[id] {
-		if c.lacks != ErrTurn {
+		if !errors.Is(c.lacks, ErrTurn) {
 			q.enough(c)
 			q.moved(c)
 		}

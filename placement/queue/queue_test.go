@@ -57,6 +57,9 @@ func (q *Queue) check(t interface{ Fatalf(string, ...any) }) {
 		if _, lacks := q.lacking[l.account.id][c]; lacks != (c.lacks != nil) {
 			t.Fatalf("a class that lacks %v is listed so: %t", c.lacks, lacks)
 		}
+		if waits := errors.Is(c.lacks, ErrTurn); waits && c.mayGo() || c.items.len() > 0 && !c.mayGo() && c.lacks == nil {
+			t.Fatalf("a class whose array has room: %t lacks %v", c.mayGo(), c.lacks)
+		}
 		if seated && l.standing > l.account.standing {
 			t.Fatalf("a line stands at %g, above its account's %g", l.standing, l.account.standing)
 		}
@@ -64,6 +67,11 @@ func (q *Queue) check(t interface{ Fatalf(string, ...any) }) {
 	for _, l := range q.lines {
 		if (l.shelved > 0) != (l.parked.len() > 0) || (l.front > 0) != (l.ready.len() > 0) {
 			t.Fatalf("a line with %d ready and %d parked is on its shelf: %d, in front: %d", l.ready.len(), l.parked.len(), l.shelved, l.front)
+		}
+	}
+	for id, t2 := range q.limited {
+		if len(t2.classes) == 0 && t2.claims == 0 {
+			t.Fatalf("the array %s is kept for nobody", id)
 		}
 	}
 	if parked != q.parked || items != len(q.items) {

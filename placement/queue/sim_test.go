@@ -24,6 +24,8 @@ type world struct {
 	node    map[offpeak.JobID]offpeak.NodeID
 	lease   int
 	steps   int
+	// live are the members of arrays that run, most is the most that did at once.
+	live, most map[offpeak.GroupID]int
 	// takes says how long a job runs in truth; nil: as long as it may.
 	takes func(Job) time.Duration
 }
@@ -39,6 +41,7 @@ func newWorld(t testing.TB, cfg Config) *world {
 	return &world{
 		t: t, fleet: f, q: New(cfg, f, nil), now: time.UnixMicro(1_700_000_000_000_000), runs: make(map[offpeak.LeaseID]run),
 		started: make(map[offpeak.JobID]time.Time), node: make(map[offpeak.JobID]offpeak.NodeID),
+		live: make(map[offpeak.GroupID]int), most: make(map[offpeak.GroupID]int),
 	}
 }
 
@@ -91,6 +94,7 @@ func (w *world) match() {
 			ID: offpeak.LeaseID(fmt.Sprintf("lease_%d", w.lease)), Account: j.Account, Node: best.Node,
 			Resources: best.Resources, Since: w.now, Ends: w.now.Add(j.Lasts),
 		}
+		turn := w.q.Went(it)
 		w.q.Remove(j.ID)
 		w.fleet.Hold(l.Node, l.ID, l.Resources)
 		w.q.Hold(l, w.now)
@@ -100,6 +104,9 @@ func (w *world) match() {
 		}
 		w.runs[l.ID] = run{l.Node, j, w.now.Add(end)}
 		w.started[j.ID], w.node[j.ID] = w.now, l.Node
+		w.live[j.Group]++
+		w.most[j.Group] = max(w.most[j.Group], w.live[j.Group])
+		w.q.Left(turn, j.AtOnce-w.live[j.Group])
 	}
 	if w.steps++; w.steps%50 != 0 {
 		return
@@ -121,6 +128,8 @@ func (w *world) passes(d time.Duration) {
 			w.q.Release(id, w.now)
 			w.fleet.Release(r.node, id)
 			w.q.Freed(r.node)
+			w.live[r.job.Group]--
+			w.q.MemberEnded(r.job.Group)
 		}
 	}
 	w.match()

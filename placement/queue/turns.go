@@ -11,8 +11,8 @@ import (
 var ErrTurn = errors.New("as many members of its array hold leases as may at once")
 
 // turns is what the queue knows of an array of which only some members may hold
-// leases at once. It is a guess that errs by too many, which the store refuses; what
-// the store says of a claim sets it right.
+// leases at once. It is a guess that, once claims under way are answered, errs by too
+// many, which the store refuses; what the store says of a claim sets it right.
 type turns struct {
 	most int
 	// room is how many more may be claimed.
@@ -82,11 +82,12 @@ func (q *Queue) Back(turn Turn) {
 	}
 }
 
-// Left notes what the store said to a claim: how many more may be made. A job whose
-// claim was refused is queued again before.
+// Left notes what the store said to a claim: how many more may be made, those beside
+// that are under way not counted. A job whose claim was refused is queued again before.
 func (q *Queue) Left(turn Turn, room int) {
 	if t := turn.of; t != nil {
-		q.roomFor(t, room+t.ends-turn.ends)
+		others := t.claims - 1
+		q.roomFor(t, room+t.ends-turn.ends-others)
 		q.settled(turn)
 	}
 }
@@ -119,7 +120,7 @@ func (q *Queue) roomFor(t *turns, room int) {
 		switch {
 		case room <= 0 && c.lacks == nil && c.items.len() > 0:
 			q.lack(c, ErrTurn)
-		case room > 0 && c.lacks == ErrTurn:
+		case room > 0 && errors.Is(c.lacks, ErrTurn):
 			q.enough(c)
 			q.moved(c)
 		}
