@@ -57,6 +57,7 @@ bench: build ## measure what docs/performance.md claims (about 40 minutes)
 	go test -run '^$$' -bench 'Connected|Lost' -benchtime 1x -timeout 20m ./bench
 	go test -run '^$$' -bench 'Cheapest|AskChange' -benchtime 1x -timeout 20m ./bench
 	go test -run '^$$' -bench 'Placement|Hold|Burst' -benchtime 1x -timeout 20m ./bench
+	go test -run '^$$' -bench 'Pass' -benchtime 1000x -timeout 20m ./bench
 	go test -run '^$$' -bench SubmitArray -benchtime 5x -timeout 10m ./hub
 
 .PHONY: generate

@@ -37,6 +37,7 @@ type Quota struct {
 	Storage Bytes `json:"storage_bytes" doc:"bytes of blobs; 0 is no bound"`
 	Queued  int   `json:"queued_jobs" doc:"jobs that have not ended; 0 is no bound"`
 	Running int   `json:"running_jobs" doc:"live leases; 0 is no bound"`
+	GPUs    int   `json:"gpus" doc:"GPUs that live leases hold at once; 0 is no bound"`
 }
 
 // Member is a person or program that acts for an account.

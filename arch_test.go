@@ -26,6 +26,7 @@ var rooms = []struct {
 }{
 	{".", nil, "the vocabulary imports nothing: everyone imports it"},
 	{"placement", []string{"."}, "placement is pure; it never sees the market, both speak of offers and quotes"},
+	{"placement/queue", []string{".", "placement"}, "the order of the queue is pure; which node is best is placement's"},
 	{"placement/replay", []string{".", "placement"}, "a replay asks the real placement and is as pure"},
 	{"market", []string{"."}, "the market is pure and knows nothing of routing"},
 	{"ledger", []string{"."}, "the ledger is pure and knows nothing of who asks it"},
@@ -42,7 +43,7 @@ var rooms = []struct {
 	{"blob/place", []string{".", "blob", "blob/s3"}, "a place is opened without knowing for whom"},
 	{"blob/blobtest", []string{".", "blob"}, "the suite is written against the contract, not against a store"},
 	{"wire", []string{".", "blob"}, "what is said on the network is not what is decided"},
-	{"hub", []string{".", "placement", "market", "ledger", "store", "blob", "wire", "hub/access", "hub/bell", "hub/data", "hub/money", "hub/trade", "hub/tuning", "hub/underway"}, "the hub composes decisions; how it is asked (api) lies above it"},
+	{"hub", []string{".", "placement", "placement/queue", "market", "ledger", "store", "blob", "wire", "hub/access", "hub/bell", "hub/data", "hub/money", "hub/trade", "hub/tuning", "hub/underway"}, "the hub composes decisions; how it is asked (api) lies above it"},
 	{"hub/access", []string{".", "store", "wire"}, "who comes in is settled before anybody asks for jobs, nodes or bytes"},
 	{"hub/bell", nil, "a bell wakes; what has happened is for the woken to read"},
 	{"hub/underway", nil, "who waits for work to be over need not know what it is"},

@@ -84,6 +84,22 @@ func (e *FieldError) Error() string {
 // Unwrap makes errors.Is(e, ErrInvalid) true.
 func (e *FieldError) Unwrap() error { return ErrInvalid }
 
+// QuotaError says which bound of an account's quota stands in the way.
+type QuotaError struct {
+	// Bound is the field of the quota: "queued_jobs", "running_jobs", "gpus".
+	Bound string
+	// Have is what the account has of Most, and More what was asked for beside.
+	Most, Have, More int64
+}
+
+func (e *QuotaError) Error() string {
+	what := map[string]string{"queued_jobs": "jobs that have not ended", "running_jobs": "live leases", "gpus": "GPUs in live leases"}[e.Bound]
+	return fmt.Sprintf("quota exceeded: %s: the account has %d %s and may have %d, and %d more is asked for", e.Bound, e.Have, what, e.Most, e.More)
+}
+
+// Unwrap makes errors.Is(e, ErrQuota) true.
+func (e *QuotaError) Unwrap() error { return ErrQuota }
+
 // IllegalMoveError names a transition that a state machine does not have.
 type IllegalMoveError struct {
 	// Machine is "job", "lease", "liveness", "intent" or "availability".

@@ -128,6 +128,10 @@ type Limits struct {
 	KeepFrozen Duration `json:"keep_frozen,omitempty" doc:"how long a job stays frozen while its node can't reach a hub; default 15m"`
 }
 
+// Lasts is for how long an attempt may hold a node at the most: while it is
+// prepared and while it runs.
+func (l Limits) Lasts() time.Duration { return l.Prepare.Std() + l.Time.Std() }
+
 // Job is a submitted spec and how it fares.
 type Job struct {
 	ID      JobID     `json:"id"`

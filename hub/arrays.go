@@ -258,91 +258,14 @@ func (h *Hub) memberBell(job offpeak.JobID) {
 	}
 }
 
-// turns is what the picture knows of an array of which only some members may hold
-// leases at once. It is a guess that errs by too many, which the store refuses; what
-// the store says of a claim sets it right.
-type turns struct {
-	most int
-	// room is how many more may be claimed.
-	room int
-	// ends counts ends of members: of those that came after a claim was sent, the
-	// answer knows nothing.
-	ends int
-}
-
-// takeTurns gives a class of an array with a limit the turns of that array.
-func (q *queue) takeTurns(c *class, most int) {
-	id := c.key.group
-	if id == "" {
-		return
-	}
-	if q.limited[id] == nil {
-		q.limited[id] = &turns{most: most, room: most}
-	}
-	c.turns = q.limited[id]
-}
-
-func (c *class) mayGo() bool { return c.turns == nil || c.turns.room > 0 }
-
-// went notes that a claim for a member is made, and returns what claimed asks for.
-func (c *class) went() (ends int) {
-	if c.turns == nil {
-		return 0
-	}
-	c.turns.room--
-	return c.turns.ends
-}
-
-// back takes a claim back of which nothing came.
-func (c *class) back() {
-	if c.turns != nil {
-		c.turns.room++
-	}
-}
-
-// left notes what the store said to a claim.
-func (c *class) left(room, ends int) {
-	if c.turns != nil {
-		c.turns.room = room + c.turns.ends - ends
-	}
-}
-
-// memberEnded lets the next member of an array go.
-func (q *queue) memberEnded(id offpeak.GroupID) {
-	t := q.limited[id]
-	if t == nil {
-		return
-	}
-	t.room++
-	t.ends++
-	q.unpark(func(c *class) bool { return c.turns == t && c.lacks == lackTurn })
-}
-
-// tryTurns has each array with a limit tried again, in case the end of a member was
-// missed, and forgets those of which no member is queued.
-func (q *queue) tryTurns() {
-	queued := make(map[*turns]bool, len(q.limited))
-	for _, it := range q.classes {
-		queued[it.turns] = true
-	}
-	for _, it := range q.paused {
-		queued[it.class.turns] = true
-	}
-	for id, t := range q.limited {
-		if t.room = max(t.room, 1); !queued[t] {
-			delete(q.limited, id)
-		}
-	}
-}
-
 // endedElsewhere notes from another hub's event that a member of an array ended or
 // was queued again.
-func (q *queue) endedElsewhere(e *offpeak.Event) {
+func (w *waiting) endedElsewhere(e *offpeak.Event) {
 	var d struct {
 		Group offpeak.GroupID `json:"group"`
 	}
 	if e.Lease != "" && len(e.Data) > 0 && json.Unmarshal(e.Data, &d) == nil && d.Group != "" {
-		q.memberEnded(d.Group)
+		w.MemberEnded(d.Group)
 	}
 }
 

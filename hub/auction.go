@@ -92,7 +92,7 @@ func (h *Hub) settlePrize(lease offpeak.LeaseID) {
 		}
 	}
 	h.fleet.Keep(node, false)
-	h.freed[node] = struct{}{}
+	h.queue.Freed(node)
 }
 
 // collect makes claims of the prizes that are ready. A job that is no longer queued
@@ -103,11 +103,11 @@ func (h *Hub) collect(batch []attempt) []attempt {
 			continue
 		}
 		h.settlePrize(lease)
-		it := h.queue.items[p.Job]
+		it := h.queue.Item(p.Job)
 		if it == nil {
 			continue
 		}
-		best, ok := h.fleet.Candidate(h.wants(it), p.node)
+		best, ok := h.fleet.Candidate(h.queue.Placement(it), p.node)
 		if !ok {
 			continue
 		}
@@ -116,9 +116,7 @@ func (h *Hub) collect(batch []attempt) []attempt {
 			h.env.Log.Error("no claim made", "err", err)
 			continue
 		}
-		h.queue.remove(it.job)
-		h.fleet.Hold(best.Node, id, best.Resources)
-		a := h.attempt(it, best, id)
+		a := h.take(it, best, id)
 		a.claim.Price = p.Price
 		batch = append(batch, a)
 	}
@@ -147,8 +145,8 @@ func (h *Hub) auction(ctx context.Context, now time.Time) {
 		if err != nil || short != nil {
 			h.mu.Lock()
 			h.settlePrize(w.lease)
-			if it := h.queue.items[w.Job]; it != nil && short != nil {
-				h.queue.park(it.class, short) // others may bid
+			if it := h.queue.Item(w.Job); it != nil && short != nil {
+				h.queue.Lack(it, short) // others may bid
 			}
 			h.mu.Unlock()
 		}
@@ -228,36 +226,22 @@ type winner struct {
 // displacements decides who displaces whom now; mu is held. Each kind of job gets
 // one node at a time, those first in the queue first.
 func (h *Hub) displacements(now time.Time) (won []winner) {
-	var classes []*class
-	for c := range h.queue.parked {
-		if c.asks.MaxPrice != nil && c.lacks == "" && len(c.items) > 0 && c.mayGo() {
-			classes = append(classes, c)
-		}
-	}
-	slices.SortFunc(classes, func(a, b *class) int {
-		if a.items[0].before(b.items[0]) {
-			return -1
-		}
-		return 1
-	})
-	for _, c := range classes[:min(len(classes), auctionClasses)] {
-		it := c.items[0]
-		if h.winning(it.job) {
+	for _, it := range h.queue.Bidders(auctionClasses) {
+		j := h.queue.Placement(it)
+		if h.winning(j.ID) {
 			continue
 		}
-		d, code := h.trade.Auction().Decide(bid(c), h.holdings(c.key.account, c.key.driver, c.fits), now)
+		asks := it.Job().Requirements
+		b := market.Bid{Account: j.Account, Price: asks.MaxPrice, NonInterruptible: asks.NonInterruptible}
+		d, code := h.trade.Auction().Decide(b, h.holdings(j.Account, j.Driver, j.Requirements), now)
 		if code != market.BidOK {
 			continue
 		}
-		w := winner{prize{offpeak.Outbid{Job: it.job, Price: d.Price}, d.Holding.Node, false}, d.Holding.Lease, c.key.account}
+		w := winner{prize{offpeak.Outbid{Job: j.ID, Price: d.Price}, d.Holding.Node, false}, d.Holding.Lease, j.Account}
 		h.award(w.lease, w.prize)
 		won = append(won, w)
 	}
 	return won
-}
-
-func bid(c *class) market.Bid {
-	return market.Bid{Account: c.key.account, Price: c.asks.MaxPrice, NonInterruptible: c.asks.NonInterruptible}
 }
 
 func (h *Hub) winning(job offpeak.JobID) bool {
@@ -314,6 +298,9 @@ func (h *Hub) traded(paid *store.Paid, agreed bool) {
 	}
 	h.mu.Lock()
 	o, known := h.fleet.Offer(paid.Node)
+	if known && !agreed {
+		h.queue.Funded(o.Account) // who owns the node has earned something
+	}
 	h.mu.Unlock()
 	if !known {
 		return // the node is gone, and with it its segment
@@ -353,12 +340,7 @@ func (h *Hub) offers() (changed []offpeak.Offer, gone []offpeak.NodeID) {
 func (h *Hub) waitingJobs() (queued, bids int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, it := range h.queue.items {
-		if it.class.asks.MaxPrice != nil {
-			bids++
-		}
-	}
-	return len(h.queue.items), bids
+	return h.queue.Len(), h.queue.Bids()
 }
 
 // moved takes a node's new ask into the picture.

@@ -9,6 +9,7 @@ import (
 
 	"offpeak"
 	"offpeak/placement"
+	"offpeak/placement/queue"
 	"offpeak/store"
 )
 
@@ -22,10 +23,10 @@ const claimPace = 10 * time.Millisecond
 
 // attempt is one job on its way to one node.
 type attempt struct {
-	item  *item
+	item  *queue.Item
 	claim store.Claim
-	// ends is what the item's class had when it was matched.
-	ends int
+	// turn is that of a member of an array with a limit.
+	turn queue.Turn
 	// funded is what picture.funded was when it was matched.
 	funded int64
 }
@@ -121,14 +122,14 @@ func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
 	if h.queue.taken != nil {
 		return nil, time.Time{} // the queue is being read
 	}
-	due = h.queue.wake(now.UnixMicro())
+	due = h.queue.Wake(now)
 	if at := h.probation(now); !at.IsZero() && (due.IsZero() || at.Before(due)) {
 		due = at
 	}
 	batch = h.collect(batch)
 	for len(batch) < claimBatch {
-		it, best := h.first()
-		if it == nil {
+		it, best, ok := h.queue.Next(now)
+		if !ok {
 			break
 		}
 		lease, err := h.newLease()
@@ -136,62 +137,27 @@ func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
 			h.env.Log.Error("no claim made", "err", err)
 			break
 		}
-		h.queue.remove(it.job)
-		if !h.cfg.NoProcessLock {
-			h.fleet.Hold(best.Node, lease, best.Resources)
-		}
-		batch = append(batch, h.attempt(it, best, lease))
+		batch = append(batch, h.take(it, best, lease))
 	}
 	return batch, due
 }
 
-// first is the first job in order that fits a node as the picture stands, with
-// the best one. Those before it that fit none are parked.
-func (h *Hub) first() (*item, placement.Candidate) {
-	if len(h.freed) > 0 {
-		h.queue.unpark(h.mayGoOn)
-		clear(h.freed)
+// take makes a claim of a choice: the job leaves the queue, and the picture holds
+// what it gets. Where another lease has passed it that, it is held already.
+func (h *Hub) take(it *queue.Item, best placement.Candidate, lease offpeak.LeaseID) attempt {
+	now, j := h.env.Now(), it.Job()
+	turn := h.queue.Went(it)
+	h.queue.remove(j.ID)
+	if !h.cfg.NoProcessLock {
+		h.fleet.Hold(best.Node, lease, best.Resources)
+		l := &offpeak.Lease{ID: lease, Account: j.Account, Node: best.Node, Resources: best.Resources, OfferedAt: now}
+		h.queue.hold(l, now.Add(j.Lasts), now)
 	}
-	for it := h.queue.first(); it != nil; it = h.queue.first() {
-		if !it.class.mayGo() {
-			h.queue.park(it.class, store.ErrAtOnce)
-			continue
-		}
-		if best, ok := h.fleet.Best(h.wants(it)); ok {
-			return it, best
-		}
-		h.queue.park(it.class, nil)
-	}
-	return nil, placement.Candidate{}
-}
-
-func (h *Hub) attempt(it *item, best placement.Candidate, lease offpeak.LeaseID) attempt {
-	return attempt{funded: h.funded, ends: it.class.went(), item: it, claim: store.Claim{
-		Job: it.job, Attempt: it.attempt + 1, Node: best.Node, Lease: lease,
-		Resources: best.Resources, Price: h.trade.Charged(best.Price, it.class.asks), OfferFor: h.cfg.Offer,
-		Placement: record(best, h.policy),
+	return attempt{funded: h.funded, turn: turn, item: it, claim: store.Claim{
+		Job: j.ID, Attempt: j.Attempt + 1, Node: best.Node, Lease: lease,
+		Resources: best.Resources, Price: h.trade.Charged(best.Price, j.Requirements), OfferFor: h.cfg.Offer,
+		Placement: record(best, h.queue.Policy()),
 	}}
-}
-
-// wants is what an item asks placement for.
-func (h *Hub) wants(it *item) placement.Job {
-	job := it.placement()
-	job.Policy = h.policy
-	return job
-}
-
-// mayGoOn says whether a node that came free may take the class's jobs.
-func (h *Hub) mayGoOn(c *class) bool {
-	if c.lacks != "" {
-		return false
-	}
-	job := placement.Job{Account: c.key.account, Driver: c.key.driver, Requirements: c.fits}
-	for id := range h.freed {
-		if h.fleet.MayFit(job, id) {
-			return true
-		}
-	}
-	return false
 }
 
 // record is what is kept of a choice with its event.
@@ -235,7 +201,7 @@ func (h *Hub) claimed(ctx context.Context, batch []attempt, results []store.Clai
 			} else {
 				h.fleet.Confirm(a.claim.Node, a.claim.Lease)
 			}
-			a.item.class.left(r.Room, a.ends)
+			h.queue.Left(a.turn, r.Room)
 			h.mu.Unlock()
 			h.metrics.claims.Inc()
 			changes = append(changes, r.Change)
@@ -252,61 +218,62 @@ func (h *Hub) claimed(ctx context.Context, batch []attempt, results []store.Clai
 // lost settles a claim that the store refused: the node is read anew, and the
 // job matched again if it is still queued.
 func (h *Hub) lost(ctx context.Context, a attempt, err error) {
-	asks := a.item.class.key.asks
 	if errors.Is(err, offpeak.ErrQuota) || errors.Is(err, offpeak.ErrFunds) || errors.Is(err, store.ErrAtOnce) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if a.item.class.back(); errors.Is(err, store.ErrAtOnce) {
-			a.item.class.left(0, a.ends)
+		now := h.env.Now()
+		h.release(a.claim.Node, a.claim.Lease, now)
+		it := h.queue.again(a.item, time.Time{}, now)
+		if errors.Is(err, store.ErrAtOnce) {
+			h.queue.Left(a.turn, 0)
+			return
 		}
-		h.fleet.Release(a.claim.Node, a.claim.Lease)
-		h.freed[a.claim.Node] = struct{}{}
-		if it := h.queue.add(a.item.queued(), asks, h.env.Now()); !it.paused && a.funded == h.funded && (!errors.Is(err, store.ErrAtOnce) || !it.class.mayGo()) {
-			h.queue.park(it.class, err)
+		if h.queue.Back(a.turn); a.funded == h.funded {
+			h.queue.Lack(it, err)
 		}
 		return
 	}
 	h.metrics.conflicts.Inc()
 	h.env.Log.Debug("claim lost", "job", a.claim.Job, "attempt", a.claim.Attempt, "node", a.claim.Node, "err", err)
 	const oftenEnough = 3
-	if errors.Is(err, store.ErrInHand) && a.item.lost < oftenEnough {
+	if lost := a.item.Job().Lost; errors.Is(err, store.ErrInHand) && lost < oftenEnough {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		a.item.class.back()
-		h.fleet.Release(a.claim.Node, a.claim.Lease)
-		h.freed[a.claim.Node] = struct{}{}
-		h.queue.repause(a.item.queued(), asks, bump(a.item.lost), h.env.Now())
+		now := h.env.Now()
+		h.queue.Back(a.turn)
+		h.release(a.claim.Node, a.claim.Lease, now)
+		h.queue.Freed(a.claim.Node)
+		h.queue.repause(a.item.Job(), bump(lost), now)
 		return
 	}
 	q, again := h.requeued(ctx, a.item)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	a.item.class.back()
-	h.fleet.Release(a.claim.Node, a.claim.Lease)
+	h.queue.Back(a.turn)
+	h.release(a.claim.Node, a.claim.Lease, h.env.Now())
 	h.stale[a.claim.Node] = struct{}{}
 	if again {
-		h.queue.repause(q, asks, bump(a.item.lost), h.env.Now())
+		h.queue.repause(q, bump(q.Lost), h.env.Now())
 	}
 }
 
 // requeued reads a job whose claim was refused: is it still to be matched?
-func (h *Hub) requeued(ctx context.Context, it *item) (store.Queued, bool) {
-	j, err := h.env.Store.Job(ctx, "", it.job)
+func (h *Hub) requeued(ctx context.Context, it *queue.Item) (queue.Job, bool) {
+	was := it.Job()
+	j, err := h.env.Store.Job(ctx, "", was.ID)
 	switch {
 	case errors.Is(err, offpeak.ErrNotFound):
-		return store.Queued{}, false
+		return queue.Job{}, false
 	case err != nil:
 		h.doubt.Store(true)
-		q := it.queued()
-		q.NotBefore = h.env.Now().Add(time.Second)
-		return q, true
+		was.NotBefore = h.env.Now().Add(time.Second)
+		return was, true
 	case j.State != offpeak.JobQueued:
-		return store.Queued{}, false
+		return queue.Job{}, false
 	}
-	q := queued(&j)
-	was := it.queued()
-	q.Avoid, q.Group, q.AtOnce = it.avoid, was.Group, was.AtOnce
-	return q, true
+	now := h.queue.job(queued(&j), was.Text)
+	now.Avoid, now.Lost, now.Group, now.AtOnce = was.Avoid, was.Lost, was.Group, was.AtOnce
+	return now, true
 }
 
 // unclaimed settles a batch of which nothing is known: it may be committed or
@@ -320,12 +287,10 @@ func (h *Hub) unclaimed(ctx context.Context, batch []attempt, err error) {
 	now := h.env.Now()
 	h.mu.Lock()
 	for _, a := range batch {
-		a.item.class.back()
-		h.fleet.Release(a.claim.Node, a.claim.Lease)
+		h.queue.Back(a.turn)
+		h.release(a.claim.Node, a.claim.Lease, now)
 		h.stale[a.claim.Node] = struct{}{}
-		q := a.item.queued()
-		q.NotBefore = now.Add(time.Second)
-		h.queue.add(q, a.item.class.key.asks, now)
+		h.queue.again(a.item, now.Add(time.Second), now)
 	}
 	h.mu.Unlock()
 	for _, a := range batch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"offpeak"
@@ -35,15 +36,17 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	asks := h.trade.Effective(j.Spec.Requirements)
 	ask.Requirements = &asks
 	h.mu.Lock()
-	ask.Policy = h.policy
-	var parked class // what is known of why it is parked
-	if it := h.queue.items[j.ID]; it != nil {
-		ask.Avoid = it.avoid
-		out.Ahead = h.queue.ahead(it)
-		if h.queue.isParked(it.class) {
-			parked = class{lacks: it.class.lacks, funds: it.class.funds, turns: it.class.turns}
+	ask.Policy = h.queue.Policy()
+	var lacks error
+	turn := 0 // the limit of its array, where that keeps it
+	if it := h.queue.Item(j.ID); it != nil {
+		in := it.Job()
+		ask.Avoid, lacks = in.Avoid, it.Lacks()
+		if !it.HasTurn() {
+			turn = in.AtOnce
 		}
 	}
+	h.standing(&j, &out)
 	nodes := h.fleet.Len()
 	e := h.fleet.Explain(ask, explainNodes)
 	notes := make(map[offpeak.NodeID]string)
@@ -73,52 +76,39 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		}
 		out.Nodes = append(out.Nodes, n)
 	}
-	if c, lacks := accountCause(&parked, e.Fits); lacks {
-		out.Causes = append(out.Causes, c)
+	lack, err := h.withheld(ctx, &j, lacks, turn)
+	if err != nil {
+		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 	}
-	if parked.lacks == lackFunds {
-		has, err := h.money.Balance(ctx, j.Account)
-		if err != nil {
-			return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
+	pauses := j.NotBefore != nil && j.NotBefore.After(h.env.Now())
+	var parts []string
+	for i := range lack {
+		w := &lack[i]
+		out.Withheld = append(out.Withheld, w.Withheld)
+		parts = append(parts, w.Sentence)
+		if c := w.cause; c.Code != offpeak.FitOK && !slices.ContainsFunc(out.Causes, func(o wire.Cause) bool { return o.Code == c.Code }) {
+			out.Causes = append(out.Causes, wire.Cause{Code: c.Code, Nodes: e.Fits, Example: c})
 		}
-		out.Summary = unpaid(&parked, has)
-		return out, nil
 	}
-	if parked.lacks == lackTurn {
-		out.Summary = fmt.Sprintf("It goes when another ends: as many members of its array run as may at once (%d, from --array or --at-once).", parked.turns.most)
-		return out, nil
+	if len(parts) == 0 || e.Fits == 0 || pauses {
+		s := h.waiting(&j, &e, nodes, out.Ahead)
+		if !pauses && len(parts) == 0 {
+			s += bid
+			if e.Could > 0 {
+				s += order(&out)
+			}
+		}
+		parts = append(parts, s)
 	}
-	out.Summary = h.waiting(&j, &e, nodes, out.Ahead, parked.lacks == lackLeases)
-	if parked.lacks == "" && (j.NotBefore == nil || !j.NotBefore.After(h.env.Now())) {
-		out.Summary += bid
-	}
+	out.Summary = strings.Join(parts, " ")
 	return out, nil
 }
 
-// accountCause is what the job's account lacks, as a cause beside those of the
-// nodes: it keeps the job from all that fit.
-func accountCause(c *class, fits int) (wire.Cause, bool) {
-	why := offpeak.Reason{Code: offpeak.FitQuota}
-	switch {
-	case c.lacks == "":
-		return wire.Cause{}, false
-	case c.lacks == lackFunds && c.funds != nil && c.funds.Budget:
-		why = offpeak.Reason{Code: offpeak.FitBudget, Want: c.funds.Need.String(), Have: c.funds.Have.String()}
-	case c.lacks == lackFunds && c.funds != nil:
-		why = offpeak.Reason{Code: offpeak.FitBalance, Want: c.funds.Need.String(), Have: c.funds.Have.String()}
-	case c.lacks == lackFunds:
-		why.Code = offpeak.FitBalance
-	}
-	return wire.Cause{Code: why.Code, Nodes: fits, Example: why}, true
-}
-
 // waiting says in one sentence why a queued job waits, with the next step.
-func (h *Hub) waiting(j *offpeak.Job, e *placement.Explanation, nodes, ahead int, quota bool) string {
+func (h *Hub) waiting(j *offpeak.Job, e *placement.Explanation, nodes, ahead int) string {
 	switch {
 	case j.NotBefore != nil && j.NotBefore.After(h.env.Now()):
 		return fmt.Sprintf("It pauses until %s UTC, since an attempt ended so: %s It is tried again by itself then.", j.NotBefore.UTC().Format(time.TimeOnly), sentence(j))
-	case quota:
-		return "Its account has as many running jobs as its quota allows: it goes on when one ends, or when an admin raises the quota (`offpeak account quota --running`)."
 	case nodes == 0:
 		return "No node has joined yet: make a join token with `offpeak token join` and run `offpeak agent join TOKEN`."
 	case e.Fits > 0:

@@ -85,6 +85,7 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 		}
 		h.fleet.Hold(e.Node, e.Lease, d.Resources)
 		h.fleet.Confirm(e.Node, e.Lease)
+		h.queue.hold(&offpeak.Lease{ID: e.Lease, Account: e.Account, Node: e.Node, Resources: d.Resources, OfferedAt: e.At}, time.Time{}, now)
 		return
 	case "node.enrolled", "node.inventory", "node.online", "node.late", "node.offline",
 		"node.open", "node.draining", "node.closed", "node.available", "node.in_use", "node.ask":
@@ -93,7 +94,7 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 		return
 	case "account.quota", "ledger.deposit", "ledger.payout_returned":
 		h.funded++
-		h.queue.unparkAccount(e.Account)
+		h.queue.Funded(e.Account)
 		return
 	}
 	object, state, _ := strings.Cut(e.Type, ".")
@@ -101,7 +102,7 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 	case "job":
 		h.queue.endedElsewhere(e)
 		f.queued = slices.DeleteFunc(f.queued, func(id offpeak.JobID) bool { return id == e.Job })
-		if it := h.queue.items[e.Job]; offpeak.JobState(state).Terminal() || it != nil && it.attempt < e.Attempt {
+		if it := h.queue.Item(e.Job); offpeak.JobState(state).Terminal() || it != nil && it.Job().Attempt < e.Attempt {
 			h.queue.remove(e.Job)
 		}
 	case "lease":
@@ -122,8 +123,9 @@ func (h *Hub) followLease(f *following, e *offpeak.Event, state offpeak.LeaseSta
 	if !state.Holds() {
 		h.yielded(e.Lease)
 	}
-	if !state.Holds() && h.fleet.Release(e.Node, e.Lease) {
-		h.freed[e.Node] = struct{}{}
+	if !state.Holds() {
+		h.release(e.Node, e.Lease, now)
+		h.queue.Funded(e.Account)
 	}
 	if !state.Terminal() {
 		h.live.note(e, state, now)
@@ -131,7 +133,9 @@ func (h *Hub) followLease(f *following, e *offpeak.Event, state offpeak.LeaseSta
 	}
 	h.blame(e.Node, e.Lease, e.Reason, now)
 	h.live.drop(e.Lease)
-	h.queue.unparkAccount(e.Account)
+	if o, known := h.fleet.Offer(e.Node); known {
+		h.queue.Funded(o.Account) // it may have earned something
+	}
 	if e.Reason == offpeak.EndDeclined || e.Reason == offpeak.EndOfferLapsed {
 		f.refused[e.Job] = *e
 	}
@@ -179,6 +183,7 @@ func (h *Hub) resync(ctx context.Context) error {
 	if err := h.loadFleet(ctx); err != nil { // those that are new
 		return err
 	}
+	h.fundedAll()
 	h.doubt.Store(true)
 	return nil
 }

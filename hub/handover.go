@@ -6,6 +6,7 @@ import (
 
 	"offpeak"
 	"offpeak/placement"
+	"offpeak/placement/queue"
 	"offpeak/store"
 )
 
@@ -34,21 +35,22 @@ func (h *Hub) handOver(r *store.Report) (next attempt, found bool) {
 	defer h.mu.Unlock()
 	_, doubtful := h.stale[r.Node]
 	_, won := h.prizes[r.Lease]
-	if doubtful || won || h.queue.taken != nil {
+	// A node that is kept for a job goes to it by a match.
+	if doubtful || won || h.queue.taken != nil || h.queue.Reserved(r.Node) {
 		return attempt{}, false
 	}
-	h.queue.wake(h.env.Now().UnixMicro())
-	var it *item
+	now := h.env.Now()
+	h.queue.Wake(now)
+	var it *queue.Item
 	var best placement.Candidate
 	h.fleet.Without(r.Node, r.Lease, func() {
-		h.freed[r.Node] = struct{}{}
-		it, best = h.first()
+		h.queue.Freed(r.Node)
+		it, best, _ = h.queue.First(now)
 	})
 	if it == nil || best.Node != r.Node || !h.fleet.Pass(r.Node, r.Lease, lease, best.Resources) {
 		return attempt{}, false
 	}
-	h.queue.remove(it.job)
-	return h.attempt(it, best, lease), true
+	return h.take(it, best, lease), true
 }
 
 // handedOver settles what became of a claim that was made with an end.
@@ -60,6 +62,7 @@ func (h *Hub) handedOver(ctx context.Context, from offpeak.LeaseID, a attempt, t
 	}
 	h.mu.Lock()
 	h.fleet.TakeBack(a.claim.Node, from, a.claim.Lease)
+	h.queue.Release(a.claim.Lease, h.env.Now())
 	h.mu.Unlock()
 	if errors.Is(err, offpeak.ErrUnavailable) {
 		h.unclaimed(ctx, []attempt{a}, err)
@@ -67,11 +70,14 @@ func (h *Hub) handedOver(ctx context.Context, from offpeak.LeaseID, a attempt, t
 	}
 	// The report was refused, is a repeated one, or freed jobs that may go first:
 	// nothing was claimed.
-	if q, again := h.requeued(ctx, a.item); again {
-		h.mu.Lock()
-		a.item.class.back()
-		h.queue.repause(q, a.item.class.key.asks, a.item.lost, h.env.Now())
-		h.mu.Unlock()
+	q, again := h.requeued(ctx, a.item)
+	h.mu.Lock()
+	h.queue.Back(a.turn)
+	if again {
+		h.queue.repause(q, q.Lost, h.env.Now())
+	}
+	h.mu.Unlock()
+	if again {
 		h.wake()
 	}
 }

@@ -52,6 +52,7 @@ import (
 	"offpeak/ledger"
 	"offpeak/market"
 	"offpeak/placement"
+	"offpeak/placement/queue"
 	"offpeak/store"
 	"offpeak/wire"
 )
@@ -85,6 +86,8 @@ type Config struct {
 	Version string
 	// Weights score the nodes that fit. Default placement.DefaultWeights.
 	Weights placement.Weights
+	// Queue is the order in which jobs are matched. Default queue.DefaultConfig.
+	Queue queue.Config
 	// Workers is how many claims are under way at once. Default 1: the store
 	// commits one at a time, and what arrives meanwhile shares the next one.
 	Workers int
@@ -134,6 +137,9 @@ func (c Config) withDefaults() Config {
 	if c.Weights == (placement.Weights{}) {
 		c.Weights = placement.DefaultWeights()
 	}
+	if c.Queue == (queue.Config{}) {
+		c.Queue = queue.DefaultConfig()
+	}
 	c.Workers = max(c.Workers, 1)
 	if c.Holds == (ledger.Rules{}) {
 		c.Holds = ledger.DefaultRules()
@@ -168,12 +174,12 @@ type Env struct {
 type picture struct {
 	mu    sync.Mutex // guards what follows
 	fleet *placement.Fleet
-	queue queue
+	queue waiting
 	// live are the leases that may run out of time.
 	live deadlines
-	// freed are nodes whose state may let a parked class go on; stale are those
-	// of which the picture may be wrong, to be read anew before the next match.
-	freed, stale map[offpeak.NodeID]struct{}
+	// stale are nodes of which the picture may be wrong, to be read anew before
+	// the next match.
+	stale map[offpeak.NodeID]struct{}
 	// over are leases that this hub saw give up what they held, and when: what
 	// another hub wrote of them before may be read after. For shared stores.
 	over map[offpeak.LeaseID]time.Time
@@ -181,8 +187,6 @@ type picture struct {
 	trials map[offpeak.NodeID]*trial
 	// prizes are nodes that jobs have won, by the lease that gives way.
 	prizes map[offpeak.LeaseID]prize
-	// policy orders the nodes for jobs that name none.
-	policy placement.Policy
 	// funded counts news of money: a claim that was refused for want of it while
 	// some came in is tried again.
 	funded int64
@@ -239,8 +243,8 @@ func New(cfg Config, env Env) *Hub {
 		cfg: cfg, env: env,
 		picture: picture{
 			fleet: placement.NewFleet(cfg.Weights), live: newDeadlines(),
-			freed: make(map[offpeak.NodeID]struct{}), stale: make(map[offpeak.NodeID]struct{}),
-			over: make(map[offpeak.LeaseID]time.Time), trials: make(map[offpeak.NodeID]*trial), prizes: make(map[offpeak.LeaseID]prize),
+			stale: make(map[offpeak.NodeID]struct{}),
+			over:  make(map[offpeak.LeaseID]time.Time), trials: make(map[offpeak.NodeID]*trial), prizes: make(map[offpeak.LeaseID]prize),
 		},
 		wakeup: make(chan struct{}, 1), untended: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},
@@ -253,6 +257,7 @@ func New(cfg Config, env Env) *Hub {
 	h.metrics = newMetrics(h)
 	h.access = access.New(access.Config{Session: cfg.Session, Fingerprint: cfg.Fingerprint}, access.Env{
 		Store: env.Store, Log: env.Log, Now: env.Now, Random: env.Random, NewID: h.newID, Wrote: h.wrote, Addresses: h.addresses,
+		Raised: func(a offpeak.AccountID) { h.fundedNow(a) },
 	})
 	h.data = data.New(data.Config{Retention: cfg.Retention, Folder: cfg.Folder}, data.Env{
 		Store: env.Store, Blobs: env.Blobs, Log: env.Log, Disk: env.Disk,
@@ -264,8 +269,8 @@ func New(cfg Config, env Env) *Hub {
 	h.tuning = tuning.New(tuning.Env{
 		Store: env.Store, Log: env.Log, Default: placement.Tuning{Policy: placement.Cheapest, Weights: cfg.Weights}, Apply: h.tune, Wrote: h.wrote,
 	})
-	h.policy = placement.Cheapest
-	h.queue = newQueue(h.trade.Effective)
+	h.queue = waiting{Queue: queue.New(cfg.Queue, h.fleet, h.trade.Effective), margin: cfg.Offer + slack(cfg.Offer+24*time.Hour)}
+	h.queue.SetPolicy(placement.Cheapest)
 	h.money = money.New(money.Env{Store: env.Store, Payments: env.Payments, Posted: h.posted})
 	return h
 }
@@ -284,6 +289,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 	if err := h.tuning.Load(ctx); err != nil {
 		return done(ctx, err)
+	}
+	if err := h.loadUse(ctx); err != nil {
+		return done(ctx, fmt.Errorf("load what accounts used: %w", err))
 	}
 	if err := h.loadFleet(ctx); err != nil {
 		return done(ctx, fmt.Errorf("load fleet: %w", err))
@@ -347,7 +355,7 @@ func (h *Hub) tune(t placement.Tuning) {
 		h.env.Log.Error("weights can't be taken up", "version", t.Version, "err", err)
 		return
 	}
-	h.policy = t.Policy
+	h.queue.SetPolicy(t.Policy)
 }
 
 // Money is what comes in and goes out, and who has what.

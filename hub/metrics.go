@@ -46,12 +46,12 @@ func newMetrics(h *Hub) *metrics {
 	gauge("queue_depth", "Jobs in the queue in memory.", func() float64 {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return float64(len(h.queue.items))
+		return float64(h.queue.Len())
 	})
 	gauge("queue_classes_parked", "Kinds of requirements that no node fits now.", func() float64 {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return float64(len(h.queue.parked))
+		return float64(h.queue.Parked())
 	})
 	for _, l := range offpeak.Livenesses() {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -5,20 +5,27 @@ import (
 	"fmt"
 
 	"offpeak"
+	"offpeak/ledger"
 	"offpeak/wire"
 )
 
 // posted takes money that came in or went out into the picture: jobs that waited
 // for it are tried again at once, here and, by the events, on the hub that matches.
 func (h *Hub) posted(accounts []offpeak.AccountID) {
+	h.fundedNow(accounts...)
+	h.wrote()
+}
+
+// fundedNow lets jobs be tried again that waited for what their accounts may have:
+// money, or room in a quota.
+func (h *Hub) fundedNow(accounts ...offpeak.AccountID) {
 	h.mu.Lock()
 	h.funded++
 	for _, a := range accounts {
-		h.queue.unparkAccount(a)
+		h.queue.Funded(a)
 	}
 	h.mu.Unlock()
 	h.wake()
-	h.wrote()
 }
 
 // countMoney shows the ledger's sums in the metrics.
@@ -31,14 +38,23 @@ func (h *Hub) countMoney(ctx context.Context) {
 	h.metrics.summed(sums)
 }
 
+// fundedAll is fundedNow for everybody, where news may have been missed.
+func (h *Hub) fundedAll() {
+	h.mu.Lock()
+	h.funded++
+	h.queue.FundedAll()
+	h.mu.Unlock()
+	h.wake()
+}
+
 // unpaid says why a job waits for money, with the next step.
-func unpaid(c *class, has wire.Balance) string {
+func unpaid(funds *ledger.FundsError, has wire.Balance) string {
 	const ask = "Look at `offpeak balance` and ask an admin for a deposit (`offpeak deposit`); it goes on by itself when one comes in."
 	switch {
-	case c.funds == nil:
+	case funds == nil:
 		return fmt.Sprintf("Its account has too little money for it: %s credits are available and %s held for other leases. %s", has.Available, has.Held, ask)
-	case c.funds.Budget:
-		return fmt.Sprintf("Its budget leaves %s credits, and the next paid interval needs %s: submit it again with a larger budget.", c.funds.Have, c.funds.Need)
+	case funds.Budget:
+		return fmt.Sprintf("Its budget leaves %s credits, and the next paid interval needs %s: submit it again with a larger budget.", funds.Have, funds.Need)
 	}
-	return fmt.Sprintf("Its account has too little money for it: the first paid interval needs %s credits, %s are available and %s held for other leases. %s", c.funds.Need, has.Available, has.Held, ask)
+	return fmt.Sprintf("Its account has too little money for it: the first paid interval needs %s credits, %s are available and %s held for other leases. %s", funds.Need, has.Available, has.Held, ask)
 }

@@ -62,8 +62,9 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 
 func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 	if l := c.Lease; l != nil {
-		if !l.State.Holds() && h.fleet.Release(l.Node, l.ID) {
-			h.freed[l.Node] = struct{}{}
+		if !l.State.Holds() {
+			h.release(l.Node, l.ID, now)
+			h.queue.Funded(l.Account) // it holds fewer GPUs, or has fewer leases
 		}
 		if l.Outbid != nil && l.State.Holds() {
 			h.award(l.ID, prize{Outbid: *l.Outbid, node: l.Node})
@@ -77,22 +78,32 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 		if l.State.Terminal() {
 			h.blame(l.Node, l.ID, l.Reason, now)
 			h.live.drop(l.ID)
-			h.queue.unparkAccount(l.Account)
-			h.queue.memberEnded(offpeak.GroupID(c.Job.Group))
+			h.queue.MemberEnded(offpeak.GroupID(c.Job.Group))
 		} else {
 			h.live.track(l, c.Job.Spec.Limits, now)
+			if e := h.live.byID[l.ID]; l.State == offpeak.LeaseRunning && e != nil && !e.at.IsZero() {
+				h.queue.hold(l, e.at, now)
+			}
 			h.live.stakes(l, &c.Job.Spec.Requirements, c.Job.OutbidAt)
 		}
 	}
 	if c.NodeClosed {
 		h.fleet.SetIntent(c.Node, offpeak.NodeClosed)
 	}
-	switch it := h.queue.items[c.Job.ID]; {
+	switch it := h.queue.Item(c.Job.ID); {
 	case c.Queued != nil:
 		h.queue.add(h.elsewhere(*c.Queued, c.Lease, now), asksText(c.Queued.Requirements), now)
-	case c.Job.State.Terminal() || it != nil && it.attempt < c.Job.Attempt:
+	case c.Job.State.Terminal() || it != nil && it.Job().Attempt < c.Job.Attempt:
 		// A change that is older than what queued the job again says nothing.
 		h.queue.remove(c.Job.ID)
+	}
+}
+
+// release gives back what a lease holds of a node in the picture; mu is held.
+func (h *Hub) release(node offpeak.NodeID, lease offpeak.LeaseID, now time.Time) {
+	h.queue.Release(lease, now)
+	if h.fleet.Release(node, lease) {
+		h.queue.Freed(node)
 	}
 }
 
@@ -122,10 +133,30 @@ func (h *Hub) wake() {
 func (h *Hub) changedNode(id offpeak.NodeID, change func(*placement.Fleet)) {
 	h.mu.Lock()
 	change(h.fleet)
-	h.freed[id] = struct{}{}
+	h.queue.Freed(id)
 	h.mu.Unlock()
 	h.wrote()
 	h.wake()
+}
+
+// loadUse reads what accounts used lately: what counts still, that is. What is
+// leased now comes with the fleet.
+func (h *Hub) loadUse(ctx context.Context) error {
+	if h.cfg.Queue.HalfLife <= 0 {
+		return nil
+	}
+	now := h.env.Now()
+	const faded = 7 // half-lives: less than a hundredth counts
+	used, err := h.env.Store.Used(ctx, now.Add(-faded*h.cfg.Queue.HalfLife))
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, u := range used {
+		h.queue.Used(u.Account, u.CPU, u.GPUs, u.From, u.To, now)
+	}
+	return nil
 }
 
 // loadFleet reads all nodes and what is leased on them.
@@ -209,21 +240,33 @@ func (h *Hub) setNodeIf(n offpeak.Node, held []store.Assignment, version uint64)
 		h.live.track(l, held[i].Spec.Limits, now)
 		h.live.stakes(l, &held[i].Spec.Requirements, nil)
 	}
+	before := slices.Collect(h.fleet.Leases(n.ID))
 	h.fleet.Set(n, holds)
+	for _, id := range before {
+		if !slices.Contains(slices.Collect(h.fleet.Leases(n.ID)), id) {
+			h.queue.Release(id, now)
+		}
+	}
 	for i := range held {
+		if l := &held[i].Lease; l.State.Holds() {
+			h.queue.hold(l, h.queue.ends(l, held[i].Spec.Limits), now)
+		}
 		if l := &held[i].Lease; l.Outbid != nil && l.State.Holds() {
 			h.award(l.ID, prize{Outbid: *l.Outbid, node: l.Node})
 		}
 	}
-	h.freed[n.ID] = struct{}{}
+	h.queue.Freed(n.ID)
 	return true
 }
 
 func (h *Hub) forget(id offpeak.NodeID) {
 	h.mu.Lock()
+	for lease := range h.fleet.Leases(id) {
+		h.queue.Release(lease, h.env.Now())
+	}
 	h.fleet.Remove(id)
 	delete(h.trials, id)
-	delete(h.freed, id)
+	h.queue.Gone(id)
 	delete(h.stale, id)
 	h.mu.Unlock()
 	h.peers.remove(id)
@@ -273,13 +316,13 @@ func (h *Hub) readQueue(ctx context.Context) (added int, seen map[offpeak.JobID]
 		}
 		now := h.env.Now()
 		h.mu.Lock()
-		before := len(h.queue.items)
+		before := h.queue.Len()
 		for i := range batch {
 			if _, left := h.queue.taken[batch[i].Job]; !left {
 				h.queue.add(batch[i], asks[i], now)
 			}
 		}
-		added += len(h.queue.items) - before
+		added += h.queue.Len() - before
 		h.mu.Unlock()
 		batch = batch[:0]
 	}
@@ -314,12 +357,13 @@ func (h *Hub) audit(ctx context.Context) error {
 			h.mu.Lock()
 			const old = 5 * time.Minute // events that take longer tell of a day gone wrong
 			maps.DeleteFunc(h.over, func(_ offpeak.LeaseID, at time.Time) bool { return h.env.Now().Sub(at) > old })
-			h.queue.tryTurns()
-			h.queue.unpark(func(c *class) bool { return c.lacks != "" })
 			h.mu.Unlock()
-			h.wake()
 		}
-		if !h.doubt.Swap(false) && n%30 != 1 && differed == 0 {
+		doubted := h.doubt.Swap(false)
+		if doubted {
+			h.fundedAll() // money or a quota may be among what was not learned
+		}
+		if !doubted && n%30 != 1 && differed == 0 {
 			continue
 		}
 		counts, err := h.env.Store.CountJobs(ctx, "")
@@ -330,7 +374,7 @@ func (h *Hub) audit(ctx context.Context) error {
 		h.metrics.counted(counts)
 		h.countMoney(ctx)
 		h.mu.Lock()
-		have := len(h.queue.items)
+		have := h.queue.Len()
 		h.mu.Unlock()
 		off := counts[offpeak.JobQueued] - have
 		switch {
@@ -359,15 +403,17 @@ func (h *Hub) audit(ctx context.Context) error {
 // reconcile makes the queue in memory what the store has.
 func (h *Hub) reconcile(ctx context.Context) error {
 	h.mu.Lock()
-	before := make([]offpeak.JobID, 0, len(h.queue.items))
-	for id := range h.queue.items {
-		before = append(before, id)
+	before := make([]offpeak.JobID, 0, h.queue.Len())
+	for it := range h.queue.Items {
+		before = append(before, it.ID())
 	}
 	h.mu.Unlock()
 	added, seen, err := h.readQueue(ctx)
 	if err != nil {
 		return fmt.Errorf("read queue again: %w", err)
 	}
+	// What was missed may be money or a quota as well.
+	h.fundedAll()
 	removed := 0
 	for _, id := range before {
 		if _, there := seen[id]; there {

@@ -25,6 +25,7 @@ func (h *Hub) blame(node offpeak.NodeID, lease offpeak.LeaseID, reason offpeak.E
 	switch {
 	case barred:
 		h.fleet.Bar(node, until)
+		h.queue.Freed(node) // it is kept for nobody any more
 		h.env.Log.Warn("node is quarantined: its jobs die by its fault", "node", node, "reason", reason, "until", until.UTC())
 	case !t.Held():
 		h.trust(node)
@@ -37,7 +38,7 @@ func (h *Hub) blame(node offpeak.NodeID, lease offpeak.LeaseID, reason offpeak.E
 func (h *Hub) trust(node offpeak.NodeID) {
 	delete(h.trials, node)
 	if h.fleet.Trust(node) {
-		h.freed[node] = struct{}{}
+		h.queue.Freed(node)
 		h.env.Log.Info("node left quarantine", "node", node)
 	}
 }
@@ -57,7 +58,7 @@ func (h *Hub) probation(now time.Time) (next time.Time) {
 		} else if barred {
 			t.Try()
 			h.fleet.Try(id)
-			h.freed[id] = struct{}{}
+			h.queue.Freed(id)
 		}
 		switch probe := h.fleet.Probe(id); {
 		case probe == "":

@@ -323,13 +323,23 @@ func (f *Fleet) Hold(id offpeak.NodeID, lease offpeak.LeaseID, r offpeak.Resourc
 	if n == nil {
 		return
 	}
-	if _, there := n.holds[lease]; there {
-		return
-	}
-	n.holds[lease] = hold{resources: r, pending: true}
-	if n.onTrial && n.probe == "" {
+	if _, there := n.holds[lease]; !there && n.onTrial && n.probe == "" {
 		n.probe = lease
 	}
+	f.Reserve(id, lease, r)
+}
+
+// Reserve is Hold for what is kept free under a name that is no lease's: it is no
+// node's probe.
+func (f *Fleet) Reserve(id offpeak.NodeID, name offpeak.LeaseID, r offpeak.Resources) {
+	n := f.byID[id]
+	if n == nil {
+		return
+	}
+	if _, there := n.holds[name]; there {
+		return
+	}
+	n.holds[name] = hold{resources: r, pending: true}
 	f.recount(n)
 }
 

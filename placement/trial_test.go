@@ -81,6 +81,9 @@ func TestBarAndTry(t *testing.T) {
 	if code() != offpeak.FitOK {
 		t.Fatal("no next probe")
 	}
+	if f.Reserve("a", "kept", c.Resources); code() != offpeak.FitOK || f.Probe("a") != "" {
+		t.Fatal("what is kept free for a job is taken for a probe")
+	}
 	f.Hold("a", "probe", c.Resources)
 	if !f.Trust("a") || f.Trust("a") || code() != offpeak.FitOK {
 		t.Fatal("a trusted node takes one job only")

@@ -20,6 +20,10 @@ type Leases interface {
 	// the job to leased and raises the node's revision. ErrQuota: the account
 	// has its quota of live leases. ErrAtOnce: so have the members of its array.
 	Claim(ctx context.Context, claims []Claim) ([]Claimed, error)
+	// Used sums up what leases that have ended since a moment held, for the order of
+	// the queue: to the hour, by account and by when they began and ended. It is for
+	// a hub that starts.
+	Used(ctx context.Context, since time.Time) ([]Used, error)
 	// Assignments returns what a node should hold: its live leases with what an
 	// agent needs to run them, and the node's revision that this belongs to.
 	Assignments(ctx context.Context, node offpeak.NodeID) (revision int64, held []Assignment, err error)
@@ -80,6 +84,15 @@ type Leases interface {
 	// keeps the job's two newest. The tree must be stored (ErrBlobMissing).
 	// Repeating the same (lease, tree, name) changes nothing.
 	AddCheckpoint(ctx context.Context, c NewCheckpoint) (offpeak.Checkpoint, error)
+}
+
+// Used is what leases of an account held from one moment to another, all together.
+type Used struct {
+	Account  offpeak.AccountID
+	From, To time.Time
+	// CPU is in thousandths of cores.
+	CPU  int64
+	GPUs int
 }
 
 // ExpireWithin is how long after it was known to listen a caller may still end

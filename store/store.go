@@ -154,6 +154,8 @@ type Queued struct {
 	Driver    string
 	// Requirements may be shared between jobs with equal requirements.
 	Requirements *offpeak.Requirements
+	// Lasts is for how long an attempt may hold a node, as its limits say.
+	Lasts time.Duration
 	// Avoid are nodes on which an attempt ended by the user's or the node's
 	// fault or by interruption, the newest last, at most 8.
 	Avoid []offpeak.NodeID

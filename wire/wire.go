@@ -281,9 +281,36 @@ type Explanation struct {
 	NotBefore *time.Time `json:"not_before,omitempty"`
 	// Ahead counts queued jobs that are matched before this one.
 	Ahead int `json:"ahead"`
+	// Withheld is what the job waits for beside a node.
+	Withheld []Withheld `json:"withheld,omitempty" doc:"what of its account's, or its own, it waits for beside a node"`
+	// Share is what its account used and holds; absent where use does not count.
+	Share *Share `json:"share,omitempty" doc:"what its account used lately and holds, which the order of the queue follows"`
+	// Reserved is the node that is kept for the job.
+	Reserved *Reservation `json:"reserved,omitempty" doc:"the node that is kept for it, since it waited for long"`
+	// StartsBy is when the job starts at the latest.
+	StartsBy *time.Time `json:"starts_by,omitempty" doc:"when it starts at the latest, if nodes stay and leases keep to their limits; absent where nothing can be said"`
 	// Asleep is how many nodes must fit the job before secondary metrics
 	// (latency, reliability, region, benchmark) weigh; 0 while they do.
 	Asleep int `json:"asleep,omitempty" doc:"how many nodes must fit before latency, reliability, region and benchmark weigh; absent while they do"`
+}
+
+// Withheld is one thing that a job waits for beside a node.
+type Withheld struct {
+	Code     string `json:"code" doc:"turn (of its array), running_jobs, gpus, balance or budget"`
+	Sentence string `json:"sentence" doc:"for people, with the next step"`
+}
+
+// Share is an account's part of the grid.
+type Share struct {
+	CoreHours float64 `json:"core_hours" doc:"what it used, as it counts now: what was used a half-life ago counts half, a GPU as several cores"`
+	Part      float64 `json:"part" doc:"its part of what everybody used, 0 to 1"`
+	Cores     float64 `json:"cores" doc:"what it holds now, GPUs counted as cores"`
+}
+
+// Reservation is a node that is kept for a job.
+type Reservation struct {
+	Node offpeak.NodeID `json:"node"`
+	At   time.Time      `json:"at" doc:"when what runs there has reached its time limits"`
 }
 
 // Cause counts nodes by the first filter they failed.

@@ -55,6 +55,8 @@ type Env struct {
 	NewID  func(prefix string) (string, error)
 	// Wrote is called after each change, which has left an event.
 	Wrote func()
+	// Raised is called after an account's quota changed; nil: nobody asks.
+	Raised func(account offpeak.AccountID)
 	// Addresses are the hubs' that join tokens and enrolled nodes are given.
 	Addresses func() []string
 }

@@ -43,6 +43,9 @@ func (c *Control) SetQuota(ctx context.Context, op store.Op, account offpeak.Acc
 	if err != nil {
 		return offpeak.Account{}, err
 	}
+	if c.env.Raised != nil {
+		c.env.Raised(account)
+	}
 	c.env.Wrote()
 	return a, nil
 }
@@ -54,7 +57,7 @@ func checkQuota(prefix string, q offpeak.Quota) error {
 	for _, f := range []struct {
 		name string
 		n    int64
-	}{{"storage_bytes", int64(q.Storage)}, {"queued_jobs", int64(q.Queued)}, {"running_jobs", int64(q.Running)}} {
+	}{{"storage_bytes", int64(q.Storage)}, {"queued_jobs", int64(q.Queued)}, {"running_jobs", int64(q.Running)}, {"gpus", int64(q.GPUs)}} {
 		if f.n < 0 {
 			errs = append(errs, &offpeak.FieldError{Field: prefix + f.name, Value: fmt.Sprint(f.n), Rule: "is not negative; 0 is no bound"})
 		}

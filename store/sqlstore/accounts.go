@@ -38,8 +38,8 @@ func (s *Store) Bootstrap(ctx context.Context, a offpeak.Account, m offpeak.Memb
 }
 
 func (t *verb) addAccount(a offpeak.Account) error {
-	n, err := t.Exec(`INSERT INTO accounts (id, name, quota_storage, quota_queued, quota_running, created_at) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`,
-		string(a.ID), a.Name, int64(a.Quota.Storage), int64(a.Quota.Queued), int64(a.Quota.Running), micros(t.now))
+	n, err := t.Exec(`INSERT INTO accounts (id, name, quota_storage, quota_queued, quota_running, quota_gpus, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING`,
+		string(a.ID), a.Name, int64(a.Quota.Storage), int64(a.Quota.Queued), int64(a.Quota.Running), int64(a.Quota.GPUs), micros(t.now))
 	if err != nil {
 		return err
 	}
@@ -69,11 +69,11 @@ func (t *verb) addToken(k offpeak.Token) error {
 	return err
 }
 
-const accountColumns = `id, name, quota_storage, quota_queued, quota_running, stored, created_at`
+const accountColumns = `id, name, quota_storage, quota_queued, quota_running, quota_gpus, stored, created_at`
 
 func scanAccount(rows Rows, a *offpeak.Account) error {
 	var created int64
-	err := rows.Scan(&a.ID, &a.Name, &a.Quota.Storage, &a.Quota.Queued, &a.Quota.Running, &a.Stored, &created)
+	err := rows.Scan(&a.ID, &a.Name, &a.Quota.Storage, &a.Quota.Queued, &a.Quota.Running, &a.Quota.GPUs, &a.Stored, &created)
 	a.CreatedAt = moment(created)
 	return err
 }
@@ -125,12 +125,12 @@ func (s *Store) Accounts(ctx context.Context, page store.Page) ([]offpeak.Accoun
 
 // SetQuota sets an account's quota.
 func (s *Store) SetQuota(ctx context.Context, op store.Op, id offpeak.AccountID, q offpeak.Quota) (offpeak.Account, error) {
-	if q.Storage < 0 || q.Queued < 0 || q.Running < 0 {
+	if q.Storage < 0 || q.Queued < 0 || q.Running < 0 || q.GPUs < 0 {
 		return offpeak.Account{}, &offpeak.FieldError{Field: "quota", Rule: "is not negative; 0 is no bound"}
 	}
 	return write(ctx, s, "set quota of account "+string(id), func(t *verb) (offpeak.Account, error) {
 		out, _, err := once(t, op, "account.quota", string(id), func() (offpeak.Account, error) {
-			n, err := t.Exec(`UPDATE accounts SET quota_storage = $1, quota_queued = $2, quota_running = $3 WHERE id = $4`, int64(q.Storage), int64(q.Queued), int64(q.Running), string(id))
+			n, err := t.Exec(`UPDATE accounts SET quota_storage = $1, quota_queued = $2, quota_running = $3, quota_gpus = $4 WHERE id = $5`, int64(q.Storage), int64(q.Queued), int64(q.Running), int64(q.GPUs), string(id))
 			if err == nil && n == 0 {
 				err = offpeak.ErrNotFound
 			}

@@ -70,8 +70,10 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 	if most := j.Spec.Requirements.MaxPrice; most != nil && c.Price > *most {
 		return store.Change{}, fmt.Errorf("%s is above the job's limit of %s", c.Price, *most)
 	}
-	if q := t.rows.quotas[j.Account]; q != nil && q.live >= q.most {
-		return store.Change{}, fmt.Errorf("%w: the account has %d of %d live leases", offpeak.ErrQuota, q.live, q.most)
+	if q := t.rows.quotas[j.Account]; q != nil {
+		if err := q.refuses(len(c.Resources.Devices)); err != nil {
+			return store.Change{}, err
+		}
 	}
 	if q := t.membersOf(j); q != nil && q.live >= q.most {
 		return store.Change{}, fmt.Errorf("%w: %d of %d", store.ErrAtOnce, q.live, q.most)
@@ -104,6 +106,7 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 	keep(&t.rows.used, l.ID, true)
 	if q := t.rows.quotas[j.Account]; q != nil {
 		q.live++
+		q.gpus += int64(len(c.Resources.Devices))
 	}
 	if q := t.membersOf(j); q != nil {
 		q.live++

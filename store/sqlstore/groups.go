@@ -58,7 +58,7 @@ func (s *Store) addGroup(t *verb, op store.Op, n store.NewGroup) (store.Filled, 
 	}
 	g.members = g.Indexes.Len()
 	if quota.most > 0 && quota.live+int64(g.members) > quota.most {
-		return store.Filled{}, fmt.Errorf("%w: %d jobs have not ended and %d are to be added, the account may have %d", offpeak.ErrQuota, quota.live, g.members, quota.most)
+		return store.Filled{}, &offpeak.QuotaError{Bound: "queued_jobs", Most: quota.most, Have: quota.live, More: int64(g.members)}
 	}
 	if in := n.Spec.Task.Input; in != "" {
 		if err := t.hasTree(n.Account, in); err != nil {
@@ -88,7 +88,7 @@ func (t *verb) newArray(g *jobGroup, n store.NewGroup) error {
 	g.Array = n.Array
 	g.Indexes = n.Array.Members()
 	g.spec, g.size = hashOf(canonical), g.Indexes.Len()
-	t.later(addSpec, string(g.spec), string(canonical), n.Spec.Task.Driver, string(requirements))
+	t.later(addSpec, string(g.spec), string(canonical), n.Spec.Task.Driver, string(requirements), span(n.Spec.Limits.Lasts()))
 	return nil
 }
 
@@ -144,7 +144,7 @@ func (t *verb) addMembers(g *jobGroup, spec offpeak.Spec, limit int) (queued []s
 	if !g.cancelledAt.IsZero() {
 		state, reason, what = offpeak.JobCancelled, offpeak.EndCancelled, "group.cancelled"
 	}
-	q := store.Queued{Account: g.account, Priority: spec.Priority, Submitted: g.at, Driver: spec.Task.Driver, Requirements: &spec.Requirements}
+	q := store.Queued{Account: g.account, Priority: spec.Priority, Submitted: g.at, Driver: spec.Task.Driver, Requirements: &spec.Requirements, Lasts: spec.Limits.Lasts()}
 	if g.AtOnce > 0 {
 		q.Group, q.AtOnce = g.id, g.AtOnce
 	}

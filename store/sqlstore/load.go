@@ -42,8 +42,20 @@ type device struct {
 	id   offpeak.DeviceID
 }
 
-// quota is how many live leases an account may have, and has.
-type quota struct{ most, live int64 }
+// quota is how many live leases an account may have, and has, and how many GPUs
+// they may hold, and do; 0 is no bound.
+type quota struct{ most, live, mostGPUs, gpus int64 }
+
+// refuses says which bound another lease with so many GPUs would be over.
+func (q *quota) refuses(gpus int) error {
+	switch {
+	case q.most > 0 && q.live >= q.most:
+		return &offpeak.QuotaError{Bound: "running_jobs", Most: q.most, Have: q.live, More: 1}
+	case gpus > 0 && q.mostGPUs > 0 && q.gpus+int64(gpus) > q.mostGPUs:
+		return &offpeak.QuotaError{Bound: "gpus", Most: q.mostGPUs, Have: q.gpus, More: int64(gpus)}
+	}
+	return nil
+}
 
 // lockedNode is what leases and heartbeats need of their node.
 type lockedNode struct {
@@ -284,28 +296,30 @@ func (s *Store) loadClaims(t *verb, claims []store.Claim) error {
 	})
 }
 
-// loadQuotas locks the accounts that have a quota of live leases, and counts.
+// loadQuotas locks the accounts that have a quota of live leases or of the GPUs
+// that these hold, and counts.
 func (t *verb) loadQuotas(accounts []offpeak.AccountID) error {
 	if len(accounts) == 0 {
 		return nil
 	}
 	where, arg := oneOf("id", accounts)
-	if err := t.each(`SELECT id, quota_running FROM accounts WHERE quota_running > 0 AND `+where+` ORDER BY id`+forUpdate, []any{arg}, func(r Rows) error {
+	if err := t.each(`SELECT id, quota_running, quota_gpus FROM accounts WHERE (quota_running > 0 OR quota_gpus > 0) AND `+where+` ORDER BY id`+forUpdate, []any{arg}, func(r Rows) error {
 		var id offpeak.AccountID
 		q := &quota{}
-		err := r.Scan(&id, &q.most)
+		err := r.Scan(&id, &q.most, &q.mostGPUs)
 		keep(&t.rows.quotas, id, q)
 		return err
 	}); err != nil || len(t.rows.quotas) == 0 {
 		return err
 	}
 	where, arg = oneOf("account", accounts)
-	return t.each(`SELECT account, count(*) FROM leases WHERE `+liveLease+` AND `+where+` GROUP BY account`, []any{arg}, func(r Rows) error {
+	return t.each(`SELECT account, count(*), CAST(COALESCE(sum((SELECT count(*) FROM lease_devices d WHERE d.lease = leases.id AND d.held = 1)), 0) AS BIGINT)
+		FROM leases WHERE `+liveLease+` AND `+where+` GROUP BY account`, []any{arg}, func(r Rows) error {
 		var id offpeak.AccountID
-		var live int64
-		err := r.Scan(&id, &live)
+		var live, gpus int64
+		err := r.Scan(&id, &live, &gpus)
 		if q := t.rows.quotas[id]; q != nil {
-			q.live = live
+			q.live, q.gpus = live, gpus
 		}
 		return err
 	})

@@ -451,6 +451,9 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 	}
 	if q := t.rows.quotas[l.Account]; q != nil {
 		q.live--
+		if held {
+			q.gpus -= int64(len(l.Resources.Devices))
+		}
 	}
 	if q := t.membersOf(j); q != nil {
 		q.live--

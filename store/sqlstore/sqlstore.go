@@ -466,6 +466,8 @@ func maybe(us int64) *time.Time {
 
 func span(d time.Duration) int64 { return d.Microseconds() }
 
+func unspan(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+
 // data writes what an event holds beside its columns.
 func data(v any) json.RawMessage {
 	b, err := json.Marshal(v)

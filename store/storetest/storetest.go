@@ -40,6 +40,8 @@ func Run(t *testing.T, open Open) {
 		{"Submit", submit},
 		{"SubmitTwice", submitTwice},
 		{"Quotas", quotas},
+		{"QuotaOfGPUs", quotaOfGPUs},
+		{"Used", used},
 		{"Cancel", cancel},
 		{"After", after},
 		{"AfterRefused", afterRefused},

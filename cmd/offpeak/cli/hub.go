@@ -46,6 +46,7 @@ type hubOptions struct {
 	traceVerbs                      string
 	logging                         logging
 	market                          marketOptions
+	queue                           queueOptions
 }
 
 // drain is how long requests may take to finish once a hub is told to stop.
@@ -115,6 +116,7 @@ the file.`,
 	_ = f.MarkHidden("trace-verbs")
 	f.BoolVar(&o.tls, "tls", false, "serve TLS on loopback too")
 	o.market.flags(f)
+	o.queue.flags(f)
 	o.logging.flags(f)
 	return cmd
 }
@@ -146,6 +148,9 @@ func (o *hubOptions) validate() error {
 		return badInput("--rate: %v: is more than 0", o.rate)
 	}
 	if err := o.market.validate(); err != nil {
+		return err
+	}
+	if err := o.queue.validate(); err != nil {
 		return err
 	}
 	if _, _, err := net.SplitHostPort(o.listen); err != nil {
@@ -316,7 +321,7 @@ func (s *service) serve(ctx context.Context, ln net.Listener) error {
 		Interval: o.heartbeat, Timeout: o.timeout, Offer: o.offer, Tick: o.tick, Quarantine: o.quarantine,
 		Retention: store.Retention{Jobs: keep(o.keepJobs), Logs: keep(o.keepLogs), Events: keep(o.keepEvents), Operations: keep(o.keepOperations)},
 		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version, Blobs: o.blobsIn(s.blobs), BlobsAt: o.blobs,
-		Trade: o.market.trade(), Holds: o.market.ledgerRules(),
+		Trade: o.market.trade(), Holds: o.market.ledgerRules(), Queue: o.queue.config,
 	}, hub.Env{
 		ID: s.id, Store: s.store, Blobs: s.blobs.Store, Payments: o.payments(), Log: s.log, Now: s.now,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Random: crand.Reader,

@@ -81,8 +81,8 @@ func (c *client) accounts(ctx context.Context) (wire.List[offpeak.Account], erro
 
 // quotaFlags are the flags that bound an account.
 type quotaFlags struct {
-	storage         manifest.Size
-	queued, running int
+	storage               manifest.Size
+	queued, running, gpus int
 }
 
 func (q *quotaFlags) bind(cmd *cobra.Command) {
@@ -90,6 +90,7 @@ func (q *quotaFlags) bind(cmd *cobra.Command) {
 	f.Var(&q.storage, "storage", "most stored data, for example 500GB (default no bound)")
 	f.IntVar(&q.queued, "queued", 0, "most jobs `n` that have not ended; 0 is no bound")
 	f.IntVar(&q.running, "running", 0, "most jobs `n` that run at once; 0 is no bound")
+	f.IntVar(&q.gpus, "gpus", 0, "most GPUs `n` that its jobs hold at once; 0 is no bound")
 }
 
 func (q *quotaFlags) over(cmd *cobra.Command, old offpeak.Quota) (offpeak.Quota, error) {
@@ -103,8 +104,11 @@ func (q *quotaFlags) over(cmd *cobra.Command, old offpeak.Quota) (offpeak.Quota,
 	if changed("running") {
 		old.Running = q.running
 	}
-	if old.Queued < 0 || old.Running < 0 {
-		return old, world.Refuse(&offpeak.FieldError{Field: "--queued, --running", Rule: "are 0 (no bound) or more"})
+	if changed("gpus") {
+		old.GPUs = q.gpus
+	}
+	if old.Queued < 0 || old.Running < 0 || old.GPUs < 0 {
+		return old, world.Refuse(&offpeak.FieldError{Field: "--queued, --running, --gpus", Rule: "are 0 (no bound) or more"})
 	}
 	return old, nil
 }
@@ -117,13 +121,13 @@ func (c *client) printAccounts(v any, list []offpeak.Account) error {
 		return fmt.Sprint(n)
 	}
 	return c.print(v, ids(list, func(a offpeak.Account) offpeak.AccountID { return a.ID }), func(t *render.Table) {
-		t.Row("ACCOUNT", "NAME", "STORED", "STORAGE", "QUEUED", "RUNNING")
+		t.Row("ACCOUNT", "NAME", "STORED", "STORAGE", "QUEUED", "RUNNING", "GPUS")
 		for _, a := range list {
 			storage := "no bound"
 			if a.Quota.Storage > 0 {
 				storage = render.About(a.Quota.Storage)
 			}
-			t.Row(string(a.ID), a.Name, render.About(a.Stored), storage, bound(a.Quota.Queued), bound(a.Quota.Running))
+			t.Row(string(a.ID), a.Name, render.About(a.Stored), storage, bound(a.Quota.Queued), bound(a.Quota.Running), bound(a.Quota.GPUs))
 		}
 	})
 }
