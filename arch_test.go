@@ -27,7 +27,7 @@ var rooms = []struct {
 	{".", nil, "the vocabulary imports nothing: everyone imports it"},
 	{"placement", []string{"."}, "placement is pure; it never sees the market, both speak of offers and quotes"},
 	{"placement/queue", []string{".", "placement"}, "the order of the queue is pure; which node is best is placement's"},
-	{"placement/replay", []string{".", "placement"}, "a replay asks the real placement and is as pure"},
+	{"placement/replay", []string{".", "placement", "placement/queue"}, "a replay asks the real placement in the real order and is as pure"},
 	{"market", []string{"."}, "the market is pure and knows nothing of routing"},
 	{"ledger", []string{"."}, "the ledger is pure and knows nothing of who asks it"},
 	{"ledger/csvbatch", []string{".", "ledger"}, "a payment adapter carries what the ledger recorded; the ledger knows no adapter"},

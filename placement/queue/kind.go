@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/placement"
 )
 
 // kindKey is what makes two jobs ask for the same thing.
 type kindKey struct {
 	driver, text string
+	policy       placement.Policy
 	lasts        time.Duration
 }
 
@@ -93,8 +95,13 @@ func (byFirst) seat(c *class) *int      { return &c.seat }
 
 type byRipe struct{}
 
-func (byRipe) before(a, b *class) bool { return a.due < b.due }
-func (byRipe) seat(c *class) *int      { return &c.ripe }
+func (byRipe) before(a, b *class) bool {
+	return cmp.Or(
+		cmp.Compare(a.due, b.due), cmp.Compare(a.line.account.id, b.line.account.id), cmp.Compare(b.line.priority, a.line.priority),
+		cmp.Compare(a.kind.key.text, b.kind.key.text), cmp.Compare(a.group, b.group),
+	) < 0
+}
+func (byRipe) seat(c *class) *int { return &c.ripe }
 
 type byReady struct{}
 
@@ -117,7 +124,7 @@ func (q *Queue) account(id offpeak.AccountID) *account {
 }
 
 func (q *Queue) class(in *Job) *class {
-	kk := kindKey{in.Driver, in.Text, in.Lasts}
+	kk := kindKey{in.Driver, in.Text, in.Policy, in.Lasts}
 	k := q.kinds[kk]
 	if k == nil {
 		// The requirements are copied out of the job they came with.

@@ -63,6 +63,8 @@ type Job struct {
 	Requirements         *offpeak.Requirements
 	// Text is the requirements' canonical text: jobs with the same are alike.
 	Text string
+	// Policy orders the nodes that fit; "" is what SetPolicy set.
+	Policy placement.Policy
 	// Lasts is for how long an attempt may hold a node, all its limits together.
 	Lasts time.Duration
 	Avoid []offpeak.NodeID
@@ -80,7 +82,7 @@ type Queue struct {
 	fleet *placement.Fleet
 	// effective returns what offers are held against.
 	effective func(offpeak.Requirements) offpeak.Requirements
-	// policy orders the nodes that fit.
+	// policy orders the nodes that fit jobs which name none.
 	policy placement.Policy
 	// now is the moment of the call under way, origin that of the first.
 	now, origin int64
@@ -128,7 +130,7 @@ func New(cfg Config, fleet *placement.Fleet, effective func(offpeak.Requirements
 	}
 }
 
-// SetPolicy has nodes that fit ordered otherwise from now on. No job fits another
+// SetPolicy has nodes that fit jobs which name no policy ordered otherwise from now on. No job fits another
 // node by that, so none that is parked is tried again.
 func (q *Queue) SetPolicy(p placement.Policy) { q.policy = p }
 
@@ -166,7 +168,7 @@ func (it *Item) Job() Job {
 	k := it.class.kind
 	j := Job{
 		ID: it.id, Account: it.class.line.account.id, Attempt: it.attempt, Priority: it.class.line.priority,
-		Submitted: time.UnixMicro(it.since), Driver: k.key.driver, Requirements: k.asks, Text: k.key.text, Lasts: k.key.lasts,
+		Submitted: time.UnixMicro(it.since), Driver: k.key.driver, Requirements: k.asks, Text: k.key.text, Policy: k.key.policy, Lasts: k.key.lasts,
 		Avoid: it.avoid, Group: it.class.group, Lost: it.lost,
 	}
 	if t := it.class.turns; t != nil {
@@ -183,7 +185,7 @@ func (q *Queue) Placement(it *Item) placement.Job {
 	k := it.class.kind
 	return placement.Job{
 		ID: it.id, Account: it.class.line.account.id, Attempt: it.attempt + 1,
-		Driver: k.key.driver, Requirements: k.fits, Class: k.key.text, Policy: q.policy, Avoid: it.avoid,
+		Driver: k.key.driver, Requirements: k.fits, Class: k.key.text, Policy: cmp.Or(k.key.policy, q.policy), Avoid: it.avoid,
 	}
 }
 

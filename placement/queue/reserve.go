@@ -127,11 +127,8 @@ func (q *Queue) reserve() {
 
 // could counts the nodes that would fit a job if they were idle, to at most n.
 func (q *Queue) could(it *Item, n int) (found int) {
-	k := it.class.kind
 	for o := range q.fleet.Offers() {
-		idle := *o
-		idle.Free, idle.FreeDevices = o.Capacity, o.Devices
-		if o.Ready && k.fits.Fits(it.class.line.account.id, k.key.driver, &idle) {
+		if o.Ready && it.fitsIdle(o) {
 			if found++; found == n {
 				break
 			}
@@ -143,11 +140,12 @@ func (q *Queue) could(it *Item, n int) (found int) {
 // soonest is the node that can take a job first, once leases there have reached
 // their time limits; nil for none.
 func (q *Queue) soonest(it *Item) (best *Reservation) {
+	var leases []ending
 	for o, held := range q.fleet.Offers() {
-		if !o.Ready || q.reserved[o.Node] != nil {
+		if !o.Ready || q.reserved[o.Node] != nil || !it.fitsIdle(o) {
 			continue
 		}
-		var leases []ending
+		leases = leases[:0]
 		for id, res := range held {
 			leases = append(leases, ending{q.ends(id), res})
 		}
@@ -157,6 +155,14 @@ func (q *Queue) soonest(it *Item) (best *Reservation) {
 		}
 	}
 	return best
+}
+
+// fitsIdle says whether an offer would fit if nothing were leased there.
+func (it *Item) fitsIdle(o *offpeak.Offer) bool {
+	k := it.class.kind
+	idle := *o
+	idle.Free, idle.FreeDevices = o.Capacity, o.Devices
+	return k.fits.Fits(it.class.line.account.id, k.key.driver, &idle)
 }
 
 // ending is a lease's resources and when it gives them back at the latest.
@@ -185,9 +191,7 @@ func (q *Queue) ends(lease offpeak.LeaseID) int64 {
 // fit it even when all has ended that ends.
 func (q *Queue) on(it *Item, o *offpeak.Offer, leases []ending) *Reservation {
 	k, account := it.class.kind, it.class.line.account
-	idle := *o
-	idle.Free, idle.FreeDevices = o.Capacity, o.Devices
-	if !k.fits.Fits(account.id, k.key.driver, &idle) {
+	if !it.fitsIdle(o) {
 		return nil
 	}
 	slices.SortFunc(leases, func(a, b ending) int { return cmp.Compare(a.at, b.at) })
@@ -309,7 +313,7 @@ func (q *Queue) between(it *Item) (best placement.Candidate, found bool) {
 		kept := r.kept
 		q.let(r)
 		c, ok := q.fleet.Candidate(q.Placement(it), id)
-		if ok && (!found || c.Price < best.Price || c.Price == best.Price && c.Score > best.Score) {
+		if ok && (!found || cmp.Or(cmp.Compare(c.Price, best.Price), cmp.Compare(best.Score, c.Score), cmp.Compare(c.Node, best.Node)) < 0) {
 			best, found = c, true
 		}
 		r.kept = kept

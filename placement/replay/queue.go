@@ -35,14 +35,17 @@ type Waiting struct {
 	Priority int
 	// Since is when it was submitted, in microseconds.
 	Since int64
-	// Class is the same for jobs that ask for the same thing.
+	// Class is the same for jobs that ask for the same thing, Text what they ask for.
 	Class int
+	Text  string
+	// Lasts is for how long an attempt may hold a node.
+	Lasts time.Duration
 
 	index int
 	class *class
 }
 
-// ByAge is the order of a hub: priority, then first submitted. Jobs of one class
+// ByAge is the plain order: priority, then first submitted. Jobs of one class
 // are parked together where no node fits the first of them.
 func ByAge(fleet *placement.Fleet) Queue {
 	return &byAge{fleet: fleet, classes: make(map[int]*class)}

@@ -91,8 +91,17 @@ func TestOneAfterTheOther(t *testing.T) {
 	low.Priority = -1
 	s.at(10, replay.Step{Submit: low})
 	s.t.Sort()
+	// As a hub orders them: c, which waited for long, has the node kept for it from 1 h
+	// and 10 min on, and starts at 2.5 h, b at 3.5 h.
 	r := run(t, &s.t)
-	// b starts at 2.5 h, c at 3.5 h.
+	if r.Finished != 3 || r.WaitMedian != hours(2.5)-hours(1)/6 || r.WaitP95 != hours(3) {
+		t.Errorf("%+v", r)
+	}
+	r, err := replay.Run(&s.t, replay.Set{Name: "default", Tuning: placement.DefaultTuning()}, replay.Options{Queue: replay.ByAge})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// By priority and age b starts at 2.5 h, c at 3.5 h.
 	if r.Finished != 3 || r.WaitMedian != hours(2) || r.WaitP95 != hours(3.5)-hours(1)/6 {
 		t.Errorf("%+v", r)
 	}

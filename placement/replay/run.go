@@ -10,6 +10,7 @@ import (
 
 	"offpeak"
 	"offpeak/placement"
+	"offpeak/placement/queue"
 )
 
 // Set is what is tried: weights, and the policy of jobs that name none.
@@ -20,7 +21,7 @@ type Set struct {
 
 // Options are what a run may be told. The zero value is fine.
 type Options struct {
-	// Queue makes the order of matching. Default ByAge.
+	// Queue makes the order of matching. Default ByShare, as a hub that sets nothing.
 	Queue func(*placement.Fleet) Queue
 	// Tick is called now and then with the part of the time that is simulated; a
 	// run for which it returns false ends with ErrStopped.
@@ -40,7 +41,7 @@ func Run(t *Traffic, set Set, opts Options) (Result, error) {
 		return Result{}, err
 	}
 	if opts.Queue == nil {
-		opts.Queue = ByAge
+		opts.Queue = ByShare(queue.DefaultConfig())
 	}
 	w := newWorld(t, set, opts.Queue)
 	if err := w.run(opts.Tick); err != nil {
@@ -166,10 +167,10 @@ func (h *eventHeap) Pop() any {
 	return e
 }
 
-func newWorld(t *Traffic, set Set, queue func(*placement.Fleet) Queue) *world {
+func newWorld(t *Traffic, set Set, order func(*placement.Fleet) Queue) *world {
 	fleet := placement.NewFleet(set.Weights)
 	return &world{
-		traffic: t, set: set, fleet: fleet, queue: queue(fleet),
+		traffic: t, set: set, fleet: fleet, queue: order(fleet),
 		until: t.Until.Sub(t.From).Microseconds(),
 		jobs:  make(map[offpeak.JobID]*job), nodes: make(map[offpeak.NodeID]*node), classes: make(map[classKey]*jobClass),
 	}
@@ -281,6 +282,7 @@ func (w *world) step(s *Step) {
 			n.gone = true
 			w.look(n)
 			w.fleet.Remove(n.ID)
+			w.queue.Freed(n.ID)
 		}
 	case s.Submit != nil:
 		w.submit(s.Submit)
@@ -423,9 +425,13 @@ func (w *world) submit(in *Job) {
 	if policy == "" {
 		policy = w.set.Policy
 	}
+	lasts := in.Prepare.Std() + 24*time.Hour // what who says nothing gets
+	if in.Limit > 0 {
+		lasts = in.Prepare.Std() + in.Limit.Std()
+	}
 	j.waiting = Waiting{
 		Job:      placement.Job{ID: in.ID, Account: in.Account, Driver: in.Driver, Requirements: &in.Requirements, Policy: policy},
-		Priority: in.Priority, Since: w.now, Class: c.index,
+		Priority: in.Priority, Since: w.time().UnixMicro(), Class: c.index, Text: k.asks, Lasts: lasts,
 	}
 	w.jobs[in.ID] = j
 	w.order = append(w.order, j)
