@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"offpeak"
@@ -21,6 +20,9 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 	}
 	out := wire.Explanation{Job: j.ID, State: j.State}
+	if out.Placed, err = h.placed(ctx, &j); err != nil {
+		return wire.Explanation{}, err
+	}
 	if j.State != offpeak.JobQueued {
 		if out.Summary = summary(&j); j.State == offpeak.JobBlocked {
 			out.After = j.After
@@ -43,37 +45,17 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 			parked = class{lacks: it.class.lacks, funds: it.class.funds, turns: it.class.turns}
 		}
 	}
-	nodes := h.fleet.Len()
-	e := h.fleet.Explain(ask, explainNodes)
-	notes := make(map[offpeak.NodeID]string)
-	for _, v := range e.Nodes {
-		if o, there := h.fleet.Offer(v.Node); there && v.Reason.OK() {
-			notes[v.Node] = asks.Tolerated(&o)
-			if slices.Contains(ask.Avoid, v.Node) {
-				notes[v.Node] = remedy(offpeak.Reason{Code: offpeak.FitFence})
-			}
-		}
-	}
+	seen := h.survey(ask)
+	e, nodes := &seen.Explanation, seen.nodes
 	bid := ""
 	if e.Fits == 0 && e.Could > 0 {
 		bid = h.wouldTake(&j)
 	}
 	h.mu.Unlock()
-	if e.Asleep {
-		out.Asleep = h.cfg.Weights.Baseline
-	}
-	for _, c := range e.Causes {
-		out.Causes = append(out.Causes, wire.Cause{Code: c.Code, Nodes: c.Nodes, Example: c.Nearest})
-	}
-	for _, v := range e.Nodes {
-		n := wire.NodeVerdict{Node: v.Node, Name: v.Name, Fits: v.Reason.OK(), Reason: v.Reason, Score: v.Score, Parts: v.Parts, Note: notes[v.Node]}
-		if account != "" && v.Account != account {
-			n.Name = "" // what other owners call their machines is theirs
-		}
-		out.Nodes = append(out.Nodes, n)
-	}
+	h.tell(seen, &j.Spec, account, &out)
 	if c, lacks := accountCause(&parked, e.Fits); lacks {
 		out.Causes = append(out.Causes, c)
+		out.Filters = withheld(out.Filters, nodes, []wire.Cause{c})
 	}
 	if parked.lacks == lackFunds {
 		has, err := h.money.Balance(ctx, j.Account)
@@ -87,7 +69,7 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		out.Summary = fmt.Sprintf("It goes when another ends: as many members of its array run as may at once (%d, from --array or --at-once).", parked.turns.most)
 		return out, nil
 	}
-	out.Summary = h.waiting(&j, &e, nodes, out.Ahead, parked.lacks == lackLeases)
+	out.Summary = h.waiting(&j, e, nodes, out.Ahead, parked.lacks == lackLeases)
 	if parked.lacks == "" && (j.NotBefore == nil || !j.NotBefore.After(h.env.Now())) {
 		out.Summary += bid
 	}
@@ -148,6 +130,12 @@ func remedies(e *placement.Explanation, lasting bool) (s string) {
 		if c.Nearest.Lasting() == lasting && named < explainCauses {
 			named++
 			s += fmt.Sprintf(" On %s %s. %s", count(c.Nodes, "node"), c.Nearest, remedy(c.Nearest))
+		}
+	}
+	for _, c := range e.Causes {
+		if c.Nodes == 0 && named < explainCauses {
+			named++
+			s += fmt.Sprintf(" Also, on %s %s. %s", count(c.All, "node"), c.Nearest, remedy(c.Nearest))
 		}
 	}
 	return s
