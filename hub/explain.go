@@ -127,7 +127,7 @@ const explainCauses = 3
 func remedies(e *placement.Explanation, lasting bool) (s string) {
 	named := 0
 	for _, c := range e.Causes {
-		if c.Nearest.Lasting() == lasting && named < explainCauses {
+		if c.Nodes > 0 && c.Nearest.Lasting() == lasting && named < explainCauses {
 			named++
 			s += fmt.Sprintf(" On %s %s. %s", count(c.Nodes, "node"), c.Nearest, remedy(c.Nearest))
 		}
