@@ -263,7 +263,8 @@ func gpuLevers(r *offpeak.Requirements) (out []lever) {
 			r.GPUs = list[:min(n, len(list))]
 		}
 		out = append(out, lever{
-			lifts: devicesLift(offpeak.FitGPU), flag: gpusFlag,
+			// The price is that of all together.
+			lifts: append(devicesLift(offpeak.FitGPU), offpeak.FitPrice), flag: gpusFlag,
 			drop: func(r *offpeak.Requirements) { fewer(r, 1) },
 			values: func(r *offpeak.Requirements, o *offpeak.Offer) (list []offpeak.Requirements) {
 				for n := min(len(r.GPUs)-1, len(o.FreeDevices)); n >= 1; n-- {

@@ -132,7 +132,14 @@ func Nearest(job Job, nodes []Sight) Outlook {
 		for i := range w.levers {
 			for k := i + 1; k < len(w.levers); k++ {
 				if t := pairs[[2]int{i, k}]; t != nil {
-					if c, ok := w.both(i, k, t.nodes); ok {
+					// What one of the two opens is open then as well.
+					more := slices.Clip(t.nodes)
+					for _, l := range []int{i, k} {
+						if one := single[[2]int{l, none}]; one != nil {
+							more = append(more, one.nodes...)
+						}
+					}
+					if c, ok := w.both(i, k, t.nodes, more); ok {
 						out.Changes = append(out.Changes, c)
 					}
 				}
@@ -285,7 +292,8 @@ func (t step) compare(u step) int {
 }
 
 // both is the smallest change of two levers that opens a node.
-func (w *outlook) both(i, k int, nodes []*Sight) (Change, bool) {
+// Nodes of all are counted.
+func (w *outlook) both(i, k int, nodes, all []*Sight) (Change, bool) {
 	var best step
 	found := false
 	if w.levers[k].flag == gpusFlag {
@@ -315,7 +323,7 @@ func (w *outlook) both(i, k int, nodes []*Sight) (Change, bool) {
 	if !found {
 		return Change{}, false
 	}
-	return w.change(best, nodes, &w.levers[i], &w.levers[k]), true
+	return w.change(best, all, &w.levers[i], &w.levers[k]), true
 }
 
 // least is the smallest change of one lever after which requirements fit a node.
