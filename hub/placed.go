@@ -32,7 +32,7 @@ func (h *Hub) placed(ctx context.Context, j *offpeak.Job) (*wire.Placed, error) 
 			Candidates int     `json:"candidates"`
 		} `json:"placement"`
 	}
-	if err := json.Unmarshal(e.Data, &d); err != nil {
+	if json.Unmarshal(e.Data, &d) != nil {
 		return nil, nil // of an Offpeak that wrote something else
 	}
 	p := d.Placement

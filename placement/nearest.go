@@ -82,11 +82,8 @@ const (
 	maxLevers = 32
 )
 
-// trial is what is known of the nodes that some levers open.
-type trial struct {
-	levers []int // in order
-	nodes  []*Sight
-}
+// trial is the nodes that some levers open.
+type trial struct{ nodes []*Sight }
 
 // outlook is the work of Nearest.
 type outlook struct {
