@@ -238,6 +238,9 @@ type Upkeep interface {
 	// is so now is what the object's own verb says. ErrNotFound: events after the
 	// cursor have been pruned; begin anew from LastEvent.
 	Events(ctx context.Context, account offpeak.AccountID, after int64, limit int) ([]offpeak.Event, error)
+	// Offered is the event with which the newest attempt of a job was offered.
+	// ErrNotFound: there was none, or it is no longer kept.
+	Offered(ctx context.Context, job offpeak.JobID) (offpeak.Event, error)
 	// LastEvent is the newest cursor, 0 when there is none.
 	LastEvent(ctx context.Context) (int64, error)
 	// Pruned is the cursor of the newest event that retention removed, 0 for none:

@@ -93,6 +93,7 @@ func Run(t *testing.T, open Open) {
 		{"Blobs", blobs},
 		{"CollectUses", collectUses},
 		{"Events", events},
+		{"Offered", offered},
 		{"Prune", prune},
 		{"Money", money},
 		{"MoneyEnds", moneyEnds},
