@@ -337,6 +337,8 @@ type Group struct {
 	RetryOf     GroupID   `json:"retry_of,omitempty"`
 	SubmittedBy MemberID  `json:"submitted_by,omitempty"`
 	SubmittedAt time.Time `json:"submitted_at"`
+	// After are the jobs that it waits for, until all of which its members are blocked.
+	After []Awaited `json:"after,omitempty"`
 	// CancelledAt is when somebody asked to cancel the whole.
 	CancelledAt *time.Time `json:"cancelled_at,omitempty"`
 }
@@ -388,7 +390,8 @@ func GroupState(counts map[JobState]int) JobState {
 	return JobQueued
 }
 
-// GroupIndexes is the data of the events group.queued and group.cancelled: the
+// GroupIndexes is the data of the events group.blocked, group.queued, group.cancelled
+// and group.failed: the
 // members that they are about.
 type GroupIndexes struct {
 	Group    GroupID `json:"group"`

@@ -194,6 +194,8 @@ type Freed struct {
 	Changes []Change
 	// More: there are others that are yet to be told, by Free.
 	More bool
+	// Fill: groups that waited are unfinished now.
+	Fill bool
 }
 
 // Accounts is who may do what.

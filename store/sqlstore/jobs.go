@@ -146,7 +146,7 @@ func (s *Store) submitted(t *verb, id offpeak.JobID) (offpeak.Job, error) {
 		return offpeak.Job{}, err
 	}
 	if j.parents > 0 {
-		return j.Job, t.readAfter(j)
+		return j.Job, t.readAfter(s, j)
 	}
 	return offpeak.Job{
 		ID: j.ID, Account: j.Account, Group: j.Group, Index: j.Index, Spec: j.Spec, State: offpeak.JobQueued,
@@ -290,7 +290,7 @@ func (s *Store) Job(ctx context.Context, account offpeak.AccountID, id offpeak.J
 		if err != nil {
 			return offpeak.Job{}, err
 		}
-		return j.Job, t.readAfter(j)
+		return j.Job, t.readAfter(s, j)
 	})
 }
 
@@ -365,7 +365,7 @@ func (s *Store) Jobs(ctx context.Context, f store.JobFilter, page store.Page) ([
 				return nil, err
 			}
 		}
-		return out, t.readAfter(out...)
+		return out, t.readAfter(s, out...)
 	})
 	if err != nil {
 		return nil, "", err
