@@ -136,9 +136,9 @@ type waiter struct {
 }
 
 // waitFor has a new job wait for others, in so far as they have not ended.
-func (t *verb) waitFor(j *job, list []offpeak.After) error {
+func (s *Store) waitFor(t *verb, j *job, list []offpeak.After) error {
 	w := &waiter{id: string(j.ID), account: j.Account, again: j.RetryOf != ""}
-	if err := t.wait(w, list); err != nil {
+	if err := s.wait(t, w, list); err != nil {
 		return err
 	}
 	j.waits, j.parents, j.After = w.waits, len(list), w.after
@@ -151,9 +151,12 @@ func (t *verb) waitFor(j *job, list []offpeak.After) error {
 	return nil
 }
 
-func (t *verb) wait(w *waiter, list []offpeak.After) error {
+func (s *Store) wait(t *verb, w *waiter, list []offpeak.After) error {
 	for i, a := range list {
-		p, err := t.parent(w.account, a.Job)
+		p, err := s.parent(t, w.account, a.Job)
+		if fatal(err) {
+			return err
+		}
 		if err != nil {
 			return &offpeak.FieldError{Field: fmt.Sprintf("after[%d].job", i), Value: string(a.Job), Rule: fmt.Sprintf("names a job of the account: there is no %s", a.Job)}
 		}
@@ -453,7 +456,7 @@ func (t *verb) inputs(id offpeak.JobID) (out []store.Input, err error) {
 		ids = append(ids, string(g))
 	}
 	where, arg := oneOf("job", ids)
-	return out, t.each(`SELECT folder, output FROM job_after WHERE `+where+` AND folder <> '' AND parent NOT LIKE 'group_%' ORDER BY job, n, folder`, []any{arg}, func(r Rows) error {
+	return out, t.each(`SELECT folder, output FROM job_after WHERE `+where+` AND folder <> '' ORDER BY job, n, folder`, []any{arg}, func(r Rows) error {
 		var in store.Input
 		err := r.Scan(&in.Into, &in.Tree)
 		out = append(out, in)

@@ -19,16 +19,16 @@ type array struct {
 	size, members int
 	// parents is of how many jobs it waits for the end.
 	parents int
-	retryOf       offpeak.GroupID
-	by            offpeak.MemberID
-	at            time.Time
+	retryOf offpeak.GroupID
+	by      offpeak.MemberID
+	at      time.Time
 }
 
 // jobGroup is a group's row.
 type jobGroup struct {
 	*array
-	written     int
-	todo        bool
+	written int
+	todo    bool
 	// fresh: the verb makes it.
 	fresh bool
 	// waits is of how many jobs it was not told yet; awaited, that others wait, or

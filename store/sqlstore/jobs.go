@@ -182,7 +182,7 @@ func (s *Store) addJob(t *verb, sub submission, open *quota) error {
 		ID: n.ID, Account: n.Account, Group: or(n.Group, string(n.ID)), Index: n.Index, Spec: n.Spec, State: offpeak.JobQueued,
 		RetryOf: n.RetryOf, SubmittedBy: sub.op.Actor.Member, SubmittedAt: t.now,
 	}}
-	if err := t.waitFor(j, sub.after); err != nil {
+	if err := s.waitFor(t, j, sub.after); err != nil {
 		return err
 	}
 	keep(&t.rows.added, j.ID, j)

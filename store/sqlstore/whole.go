@@ -99,9 +99,15 @@ func (s *Store) loadAwaited(t *verb, ids []offpeak.GroupID) error {
 }
 
 // parent is a job, or an array, of an account that is to be waited for, as it stands.
-func (t *verb) parent(account offpeak.AccountID, id offpeak.JobID) (*ended, error) {
+func (s *Store) parent(t *verb, account offpeak.AccountID, id offpeak.JobID) (*ended, error) {
 	if g := t.rows.groups[offpeak.GroupID(id)]; g != nil && g.account == account {
-		return t.whole(g)
+		e, err := t.whole(g)
+		if err != nil {
+			return nil, err
+		}
+		spec, err := s.spec(t, g.spec)
+		e.name = spec.Name
+		return e, err
 	}
 	p := t.rows.jobs[id]
 	if p == nil {
@@ -152,7 +158,7 @@ func (t *verb) whole(g *jobGroup) (*ended, error) {
 // groupWaits has a new array wait for others.
 func (s *Store) groupWaits(t *verb, g *jobGroup, list []offpeak.After) ([]offpeak.Awaited, error) {
 	w := &waiter{id: string(g.id), account: g.account, again: g.retryOf != ""}
-	if err := t.wait(w, list); err != nil {
+	if err := s.wait(t, w, list); err != nil {
 		return nil, err
 	}
 	g.parents, g.waits = len(list), w.waits
