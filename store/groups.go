@@ -49,9 +49,16 @@ type NewGroup struct {
 	RetryOf offpeak.GroupID
 	Failed  bool
 	Only    offpeak.Indexes
+	// Rest: with RetryOf those that did not succeed.
+	Rest bool
 	// After are jobs that must end before a member is queued. One that repeats waits as
 	// a job does that repeats another.
 	After []offpeak.After
+	// Pipeline is that of which it is a step, Step which. Awaited: others wait for it
+	// that are stored with it. All of this is SubmitAll's.
+	Pipeline string
+	Step     int
+	Awaited  bool
 }
 
 // Filled is a group some of whose members were just written.
@@ -78,6 +85,8 @@ type GroupFilter struct {
 	Account offpeak.AccountID
 	// States: those with a member in one of these.
 	States []offpeak.JobState
+	// Pipeline: those that are steps of it.
+	Pipeline string
 }
 
 // ErrAtOnce refuses a claim for a member of an array of which as many hold leases as

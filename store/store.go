@@ -124,6 +124,10 @@ type NewJob struct {
 	RetryOf offpeak.JobID
 	// After are the jobs that it waits for; none with RetryOf.
 	After []offpeak.After
+	// Array makes an array of it, in SubmitAll; ID is a group's id then, as RetryOf is,
+	// of which the members are repeated that did not succeed. It is returned as a job
+	// with that id; FillGroup writes its members.
+	Array *offpeak.Array
 	// Group and Index place it among jobs that were submitted together; "" for a
 	// job of its own.
 	Group string

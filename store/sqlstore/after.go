@@ -24,6 +24,11 @@ func (s *Store) SubmitAll(ctx context.Context, op store.Op, jobs []store.NewJob)
 		}
 		list[i], ids[i], accounts[i] = sub, n.ID, n.Account
 	}
+	for i := range list {
+		list[i].awaited = list[i].awaited || slices.ContainsFunc(jobs, func(n store.NewJob) bool {
+			return slices.ContainsFunc(n.After, func(a offpeak.After) bool { return a.Job == list[i].job.ID })
+		})
+	}
 	return write(ctx, s, "submit jobs", func(t *verb) ([]offpeak.Job, error) {
 		if err := s.loadRelated(t, list); err != nil {
 			return nil, err
@@ -34,7 +39,11 @@ func (s *Store) SubmitAll(ctx context.Context, op store.Op, jobs []store.NewJob)
 		}
 		made, first, err := once(t, op, "job.submit_all", first(jobs), func() ([]offpeak.JobID, error) {
 			for _, sub := range list {
-				if err := s.addJob(t, sub, open[sub.job.Account]); err != nil {
+				add := s.addJob
+				if offpeak.GroupID(sub.job.ID).Valid() {
+					add = s.addStep
+				}
+				if err := add(t, sub, open[sub.job.Account]); err != nil {
 					return nil, fmt.Errorf("job %d of %d: %w", sub.job.Index+1, len(list), err)
 				}
 			}
@@ -46,7 +55,11 @@ func (s *Store) SubmitAll(ctx context.Context, op store.Op, jobs []store.NewJob)
 		t.sortSpecs()
 		out := make([]offpeak.Job, len(made))
 		for i, id := range made {
-			if first {
+			if g := offpeak.GroupID(id); g.Valid() {
+				if out[i], err = s.step(t, g, first); err != nil {
+					return nil, err
+				}
+			} else if first {
 				out[i] = t.rows.added[id].Job
 			} else if out[i], err = s.submitted(t, id); err != nil {
 				return nil, err

@@ -21,7 +21,10 @@ type array struct {
 	parents int
 	retryOf offpeak.GroupID
 	by      offpeak.MemberID
-	at      time.Time
+	// pipe is the pipeline that it is a step of, step which.
+	pipe string
+	step int
+	at   time.Time
 }
 
 // jobGroup is a group's row.
@@ -42,13 +45,13 @@ type jobGroup struct {
 	detail      string
 }
 
-const groupColumns = `id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, cancelled_at, detail, parents, waits, awaited, reason`
+const groupColumns = `id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, cancelled_at, detail, parents, waits, awaited, reason, pipe, step`
 
 func (g *jobGroup) scan(r Rows) error {
 	g.array = &array{}
 	var indexes, sweep string
 	var todo, at, cancelled, awaited int64
-	if err := r.Scan(&g.id, &g.account, &g.spec, &indexes, &sweep, &g.AtOnce, &g.size, &g.members, &g.written, &todo, &g.retryOf, &g.by, &at, &cancelled, &g.detail, &g.parents, &g.waits, &awaited, &g.reason); err != nil {
+	if err := r.Scan(&g.id, &g.account, &g.spec, &indexes, &sweep, &g.AtOnce, &g.size, &g.members, &g.written, &todo, &g.retryOf, &g.by, &at, &cancelled, &g.detail, &g.parents, &g.waits, &awaited, &g.reason, &g.pipe, &g.step); err != nil {
 		return err
 	}
 	g.todo, g.awaited, g.at, g.cancelledAt = todo == 1, awaited == 1, moment(at), moment(cancelled)

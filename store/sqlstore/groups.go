@@ -61,22 +61,32 @@ func (s *Store) addGroup(t *verb, op store.Op, n store.NewGroup) (store.Filled, 
 	if quota == nil {
 		return store.Filled{}, offpeak.ErrNotFound
 	}
-	g := &jobGroup{fresh: true, array: &array{id: n.ID, account: n.Account, retryOf: n.RetryOf, by: op.Actor.Member, at: t.now}}
+	g, queued, err := s.newGroup(t, op, n, quota, membersAtOnce)
+	if err != nil {
+		return store.Filled{}, err
+	}
+	return store.Filled{Group: g, Queued: queued, Left: g.Members - len(queued)}, nil
+}
+
+// newGroup stores a group and at most so many of its members. What it waits for is
+// locked.
+func (s *Store) newGroup(t *verb, op store.Op, n store.NewGroup, quota *quota, atOnce int) (made offpeak.Group, queued []store.Queued, err error) {
+	g := &jobGroup{fresh: true, awaited: n.Awaited, array: &array{id: n.ID, account: n.Account, retryOf: n.RetryOf, by: op.Actor.Member, at: t.now, pipe: n.Pipeline, step: n.Step}}
 	if n.RetryOf == "" {
 		err = t.newArray(g, n)
 	} else {
 		n.Spec, err = s.repeatedArray(t, g, n)
 	}
 	if err != nil {
-		return store.Filled{}, err
+		return made, nil, err
 	}
 	g.members = g.Indexes.Len()
 	if quota.most > 0 && quota.live+int64(g.members) > quota.most {
-		return store.Filled{}, fmt.Errorf("%w: %d jobs have not ended and %d are to be added, the account may have %d", offpeak.ErrQuota, quota.live, g.members, quota.most)
+		return made, nil, fmt.Errorf("%w: %d jobs have not ended and %d are to be added, the account may have %d", offpeak.ErrQuota, quota.live, g.members, quota.most)
 	}
 	if in := n.Spec.Task.Input; in != "" {
 		if err := t.hasTree(n.Account, in); err != nil {
-			return store.Filled{}, err
+			return made, nil, err
 		}
 	}
 	sweep := ""
@@ -85,16 +95,21 @@ func (s *Store) addGroup(t *verb, op store.Op, n store.NewGroup) (store.Filled, 
 	}
 	after, err := s.groupWaits(t, g, n.After)
 	if err != nil {
-		return store.Filled{}, err
+		return made, nil, err
 	}
-	queued := t.addMembers(g, n.Spec, membersAtOnce)
+	quota.live += int64(g.members)
+	queued = t.addMembers(g, n.Spec, atOnce)
+	g.todo = g.todo || g.written < g.members && (g.waits == 0 || g.reason != "")
 	t.later(addGroup, string(g.id), string(g.account), string(g.spec), g.Indexes.String(), sweep, int64(g.AtOnce), int64(g.size), int64(g.members), int64(g.written), number(g.todo), string(g.retryOf), string(g.by), micros(g.at),
-		int64(g.parents), int64(g.waits), micros(g.cancelledAt), string(g.reason), g.detail)
+		int64(g.parents), int64(g.waits), micros(g.cancelledAt), string(g.reason), g.detail, number(g.awaited), g.pipe, int64(g.step))
+	keep(&t.rows.groups, g.id, g)
 	state, _ := g.rest()
-	made, err := s.group(t, g, map[offpeak.JobState]int{state: g.members})
+	if made, err = s.group(t, g, map[offpeak.JobState]int{state: g.members}); err != nil {
+		return made, nil, err
+	}
 	made.After = after
 	made.Spec = n.Spec // its row is yet to be written
-	return store.Filled{Group: made, Queued: queued, Left: g.members - g.written}, err
+	return made, queued, nil
 }
 
 func (t *verb) newArray(g *jobGroup, n store.NewGroup) error {
@@ -138,7 +153,7 @@ func (s *Store) repeatedArray(t *verb, g *jobGroup, n store.NewGroup) (offpeak.S
 		if !state.Terminal() {
 			open++
 		}
-		if !n.Failed || state == offpeak.JobFailed {
+		if !n.Failed && !n.Rest || n.Failed && state == offpeak.JobFailed || n.Rest && state != offpeak.JobSucceeded {
 			again = append(again, index)
 		}
 		return err
@@ -161,9 +176,6 @@ func (s *Store) repeatedArray(t *verb, g *jobGroup, n store.NewGroup) (offpeak.S
 // the whole.
 func (t *verb) addMembers(g *jobGroup, spec offpeak.Spec, limit int) (queued []store.Queued) {
 	part := g.Indexes.Part(g.written, limit)
-	if len(part) == 0 {
-		return nil
-	}
 	state, reason := g.rest()
 	what := "group." + string(state)
 	indexes := offpeak.GroupIndexes{Group: g.id, Spec: g.spec, Priority: spec.Priority, AtOnce: g.AtOnce, RetryOf: g.retryOf}
@@ -172,6 +184,9 @@ func (t *verb) addMembers(g *jobGroup, spec offpeak.Spec, limit int) (queued []s
 			indexes.Indexes = g.Indexes
 			t.event(offpeak.Event{Type: what, Account: g.account, Data: data(indexes)})
 		}
+		return nil
+	}
+	if len(part) == 0 {
 		return nil
 	}
 	q := store.Queued{Account: g.account, Priority: spec.Priority, Submitted: g.at, Driver: spec.Task.Driver, Requirements: &spec.Requirements}
@@ -373,6 +388,9 @@ func (s *Store) Groups(ctx context.Context, f store.GroupFilter, page store.Page
 	if page.Cursor != "" {
 		where = append(where, `id < `+arg(page.Cursor))
 	}
+	if f.Pipeline != "" {
+		where = append(where, `pipe = `+arg(f.Pipeline))
+	}
 	if f.Account != "" {
 		where = append(where, `account = `+arg(string(f.Account)))
 	}
@@ -465,7 +483,7 @@ func (s *Store) group(t *verb, g *jobGroup, counts map[offpeak.JobState]int) (of
 func (g *jobGroup) plain(spec offpeak.Spec) offpeak.Group {
 	out := offpeak.Group{
 		ID: g.id, Account: g.account, Spec: spec, Array: g.Array, Size: g.size, Members: g.members,
-		RetryOf: g.retryOf, SubmittedBy: g.by, SubmittedAt: g.at,
+		RetryOf: g.retryOf, SubmittedBy: g.by, SubmittedAt: g.at, Pipeline: g.pipe, Step: g.step, Detail: g.detail,
 	}
 	if !g.cancelledAt.IsZero() && g.reason == "" {
 		out.CancelledAt = &g.cancelledAt

@@ -23,6 +23,8 @@ type submission struct {
 	// after are the jobs that it waits for: those of the job that it repeats, where it
 	// repeats one.
 	after []offpeak.After
+	// awaited: others of its pipeline may wait for it.
+	awaited bool
 }
 
 func newSubmission(op store.Op, n store.NewJob) (submission, error) {
@@ -31,7 +33,7 @@ func newSubmission(op store.Op, n store.NewJob) (submission, error) {
 		return submission{}, err
 	}
 	requirements, err := json.Marshal(n.Spec.Requirements)
-	return submission{op, n, hashOf(canonical), string(canonical), string(requirements), n.After}, err
+	return submission{op, n, hashOf(canonical), string(canonical), string(requirements), n.After, n.RetryOf != ""}, err
 }
 
 // Submit stores a job.

@@ -102,8 +102,8 @@ func (s *Store) loadAwaited(t *verb, ids []offpeak.GroupID) error {
 func (s *Store) parent(t *verb, account offpeak.AccountID, id offpeak.JobID) (*ended, error) {
 	if g := t.rows.groups[offpeak.GroupID(id)]; g != nil && g.account == account {
 		e, err := t.whole(g)
-		if err != nil {
-			return nil, err
+		if err != nil || g.fresh {
+			return e, err // its spec is yet to be written
 		}
 		spec, err := s.spec(t, g.spec)
 		e.name = spec.Name
@@ -122,6 +122,11 @@ func (s *Store) parent(t *verb, account offpeak.AccountID, id offpeak.JobID) (*e
 // whole counts the members of an array that is locked.
 func (t *verb) whole(g *jobGroup) (*ended, error) {
 	e := &ended{id: string(g.id), group: g, counts: map[offpeak.JobState]int{}}
+	if g.fresh {
+		e.state, _ = g.rest()
+		e.counts[e.state] = g.members
+		return e, nil
+	}
 	if left := g.members - g.written; left > 0 {
 		state, _ := g.rest()
 		e.counts[state] = left
@@ -251,20 +256,27 @@ func (s *Store) wroteOff(t *verb, g *jobGroup) (*store.Freed, error) {
 // repeated refuses to wait for a retry of an array that left members out which did not
 // succeed: they were to be waited for too.
 func (t *verb) repeated(g *jobGroup) error {
-	newer := []string{string(g.id)}
+	newer := []*jobGroup{g}
 	for id := g.retryOf; id != "" && len(newer) < 100; {
 		older, err := t.groupRow(g.account, id, "")
 		if err != nil {
 			return notThere(err) // it was pruned
 		}
-		var left int64
-		if err := t.row(`SELECT count(*) FROM jobs j WHERE grp <> id AND grp = $1 AND state <> 'succeeded' AND NOT EXISTS (SELECT 1 FROM jobs o WHERE o.grp <> o.id AND o.grp = ANY($2) AND o.idx = j.idx)`, []any{string(id), newer}, &left); err != nil {
+		left := 0
+		if err := t.each(`SELECT idx FROM jobs WHERE grp <> id AND grp = $1 AND state <> 'succeeded'`, []any{string(id)}, func(r Rows) error {
+			var index int
+			err := r.Scan(&index)
+			if !slices.ContainsFunc(newer, func(n *jobGroup) bool { _, has := n.Indexes.Place(index); return has }) {
+				left++
+			}
+			return err
+		}); err != nil {
 			return err
 		}
 		if left > 0 {
 			return fmt.Errorf("array %s has %d members that did not succeed and that %s does not repeat: retry those of %s that failed first: %w", id, left, g.id, id, offpeak.ErrConflict)
 		}
-		newer, id = append(newer, string(id)), older.retryOf
+		newer, id = append(newer, older), older.retryOf
 	}
 	return nil
 }

@@ -128,7 +128,8 @@ func (k kind) statement() (query string, exact bool) {
 		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, parents, waits, reason, detail, ended_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`, true
 	case addGroup:
-		return `INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, parents, waits, cancelled_at, reason, detail) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`, true
+		return `INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, parents, waits, cancelled_at, reason, detail, awaited, pipe, step)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`, true
 	case writeGroup:
 		return `UPDATE job_groups SET written = $1, todo = $2, cancelled_at = $3, reason = $4, detail = $5, waits = $6 WHERE id = $7`, true
 	case addMember:

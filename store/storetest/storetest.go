@@ -116,6 +116,7 @@ func Run(t *testing.T, open Open) {
 		{"WholesMany", wholesMany},
 		{"WholesRetried", wholesRetried},
 		{"WholesInputs", wholesInputs},
+		{"WholesSteps", wholesSteps},
 		{"Model", model},
 	} {
 		t.Run(part.name, func(t *testing.T) {

@@ -416,3 +416,47 @@ func wholesInputs(t *testing.T, g *grid) {
 		t.Errorf("Submit with the outputs of 1001 members = %v", err)
 	}
 }
+
+// Steps of a pipeline may be arrays, and are repeated by what did not succeed of them.
+func wholesSteps(t *testing.T, g *grid) {
+	ctx := context.Background()
+	n := g.enrol(0)
+	first, read, last := offpeak.JobID(g.id("job")), offpeak.JobID(g.groupID()), offpeak.JobID(g.id("job"))
+	op := g.op()
+	steps := []store.NewJob{
+		{ID: first, Account: g.account, Spec: spec(), Group: "pipe_1", Index: 2},
+		{ID: read, Account: g.account, Spec: spec(), Array: &offpeak.Array{Indexes: indexes(t, "1-3")}, After: []offpeak.After{{Job: first, Into: "in"}}, Group: "pipe_1"},
+		{ID: last, Account: g.account, Spec: spec(), After: []offpeak.After{{Job: read, Into: "read"}}, Group: "pipe_1", Index: 1},
+	}
+	for range 2 { // the second time it is what it was
+		made, err := g.SubmitAll(ctx, op, steps)
+		if err != nil || len(made) != 3 || made[1].ID != read || made[1].State != offpeak.JobBlocked || made[1].Group != "pipe_1" || len(made[1].After) != 1 || made[2].State != offpeak.JobBlocked {
+			t.Fatalf("SubmitAll = %+v, %v", made, err)
+		}
+	}
+	id := offpeak.GroupID(read)
+	list, _, err := g.Groups(ctx, store.GroupFilter{Pipeline: "pipe_1"}, store.Page{Limit: 10})
+	if err != nil || len(list) != 1 || list[0].ID != id || list[0].Pipeline != "pipe_1" {
+		t.Errorf("Groups of the pipeline = %+v, %v", list, err)
+	}
+	g.delivers(n, first, offpeak.EndCompleted)
+	g.tends()
+	g.run(n, id.Member(1), offpeak.EndCompleted)
+	g.run(n, id.Member(2), offpeak.EndExitNonzero)
+	g.run(n, id.Member(3), offpeak.EndCompleted)
+	g.stands(last, offpeak.JobFailed)
+	again, end := offpeak.JobID(g.groupID()), offpeak.JobID(g.id("job"))
+	made, err := g.SubmitAll(ctx, g.op(), []store.NewJob{
+		{ID: again, Account: g.account, Spec: spec(), RetryOf: read, Group: "pipe_2"},
+		{ID: end, Account: g.account, Spec: spec(), RetryOf: last, Group: "pipe_2", Index: 1},
+	})
+	if err != nil || made[0].State != offpeak.JobQueued || made[1].State != offpeak.JobBlocked || made[1].After[0].Job != again {
+		t.Fatalf("SubmitAll of a retry = %+v, %v", made, err)
+	}
+	g.tends()
+	if got := g.group(offpeak.GroupID(again)); got.Members != 1 || got.Size != 3 || got.RetryOf != id {
+		t.Errorf("the repeated array = %+v", got)
+	}
+	g.run(n, offpeak.GroupID(again).Member(2), offpeak.EndCompleted)
+	g.run(n, end, offpeak.EndCompleted)
+}

@@ -15,6 +15,11 @@ ALTER TABLE job_groups ADD COLUMN reason TEXT COLLATE "C" NOT NULL DEFAULT '' CH
 -- outputs of an array's members, each in a folder of its index.
 ALTER TABLE job_after DROP CONSTRAINT job_after_job_fkey;
 
+-- The pipeline that it is a step of, and which; '' where of none.
+ALTER TABLE job_groups ADD COLUMN pipe TEXT COLLATE "C" NOT NULL DEFAULT '';
+ALTER TABLE job_groups ADD COLUMN step BIGINT NOT NULL DEFAULT 0;
+CREATE INDEX job_groups_pipe ON job_groups (pipe) WHERE pipe <> '';
+
 CREATE INDEX job_groups_retried ON job_groups (retry_of) WHERE retry_of <> '';
 
 -- Older hubs know nothing of arrays that wait, and would write their members.

@@ -40,4 +40,9 @@ CREATE TRIGGER blobs_left_by_after AFTER DELETE ON job_after WHEN OLD.output <> 
 END;
 -- +goose StatementEnd
 
+-- The pipeline that it is a step of, and which; '' where of none.
+ALTER TABLE job_groups ADD COLUMN pipe TEXT NOT NULL DEFAULT '';
+ALTER TABLE job_groups ADD COLUMN step INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX job_groups_pipe ON job_groups (pipe) WHERE pipe <> '';
+
 CREATE INDEX job_groups_retried ON job_groups (retry_of) WHERE retry_of <> '';
