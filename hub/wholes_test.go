@@ -86,3 +86,62 @@ func TestArrayBeginsAfterOthers(t *testing.T) {
 		}
 	})
 }
+
+// A pipeline's steps may be arrays: its members are matched as soon as they are written,
+// and the whole is shown, cancelled and repeated among the jobs.
+func TestPipelineWithAnArray(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.join("one")
+		step := func(name string, array int, from ...string) offpeak.Step {
+			s := offpeak.Step{Spec: small(), From: from}
+			if s.Name = name; array > 0 {
+				s.Array = &offpeak.Array{Indexes: upTo(array)}
+			}
+			return s
+		}
+		p, err := g.hub.SubmitPipeline(t.Context(), g.op(), g.account, offpeak.Pipeline{Steps: []offpeak.Step{
+			step("score", 0, "read"), step("read", 3, "split"), step("split", 0),
+		}})
+		must(t, err)
+		read := offpeak.GroupID(p.Jobs[1].ID)
+		if !read.Valid() || p.Jobs[1].Spec.Name != "read" || p.Jobs[1].State != offpeak.JobBlocked || p.Jobs[0].After[0].Job != p.Jobs[1].ID {
+			t.Fatalf("the pipeline is %+v", p.Jobs)
+		}
+		if got := a.does(offpeak.EndCompleted); got != p.Jobs[2].ID {
+			t.Fatalf("%s ran, want the first step", got)
+		}
+		for range 3 {
+			reason := offpeak.EndCompleted
+			d := a.offered()
+			if d.Job == read.Member(1) {
+				reason = offpeak.EndExitNonzero
+			}
+			a.accept(d)
+			a.run(d)
+			a.end(d, reason)
+		}
+		p, err = g.hub.Pipeline(t.Context(), g.account, p.ID)
+		must(t, err)
+		if p.Jobs[1].State != offpeak.JobFailed || p.Jobs[1].Detail != "1 of its 3 members have failed" || p.Jobs[0].Reason != offpeak.EndDependencyFailed {
+			t.Errorf("the pipeline ended as %+v", p.Jobs)
+		}
+		again, err := g.hub.RetryPipeline(t.Context(), g.op(), g.account, p.ID)
+		must(t, err)
+		if got := a.does(offpeak.EndCompleted); len(again.Jobs) != 2 || got != offpeak.GroupID(again.Jobs[1].ID).Member(1) {
+			t.Errorf("%s ran of %+v, want the member that failed", got, again.Jobs)
+		}
+		if got := a.does(offpeak.EndCompleted); got != again.Jobs[0].ID {
+			t.Errorf("%s ran, want the last step", got)
+		}
+		// Cancelled while it waits, each step is cancelled, rather than failed for another.
+		p, err = g.hub.SubmitPipeline(t.Context(), g.op(), g.account, offpeak.Pipeline{Steps: []offpeak.Step{step("a", 2), step("b", 100, "a"), step("c", 0, "b")}})
+		must(t, err)
+		p, err = g.hub.CancelPipeline(t.Context(), g.op(), g.account, p.ID)
+		must(t, err)
+		for _, j := range p.Jobs[1:] {
+			if j.State != offpeak.JobCancelled {
+				t.Errorf("step %s is %s %s", j.Spec.Name, j.State, j.Detail)
+			}
+		}
+	})
+}
