@@ -60,6 +60,8 @@ func (h *Hub) handedOver(ctx context.Context, from offpeak.LeaseID, a attempt, t
 	}
 	h.mu.Lock()
 	h.fleet.TakeBack(a.claim.Node, from, a.claim.Lease)
+	// What the end released was seen without this, and may be enough now.
+	h.freed[a.claim.Node] = struct{}{}
 	h.mu.Unlock()
 	if errors.Is(err, offpeak.ErrUnavailable) {
 		h.unclaimed(ctx, []attempt{a}, err)
