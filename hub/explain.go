@@ -236,6 +236,9 @@ func summary(j *offpeak.Job) string {
 	s := end.Sentence
 	if j.Reason == offpeak.EndDependencyFailed && j.Detail != "" {
 		s = "It waited for another job to succeed: " + j.Detail + "."
+		if strings.HasPrefix(j.Detail, "array ") {
+			s = "It waited for an array to succeed: " + j.Detail + "."
+		}
 	}
 	if j.State == offpeak.JobFailed && end.Next != "" {
 		s += " " + end.Next

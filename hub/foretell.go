@@ -22,14 +22,24 @@ func (h *Hub) Foretell(ctx context.Context, account offpeak.AccountID, spec offp
 	}
 	var out wire.Explanation
 	for i, a := range after {
-		j, err := h.env.Store.Job(ctx, account, a.Job)
+		stands := offpeak.Awaited{Job: a.Job, Any: a.Any, Into: a.Into}
+		var err error
+		if group := offpeak.GroupID(a.Job); group.Valid() {
+			var g offpeak.Group
+			g, err = h.env.Store.Group(ctx, account, group)
+			stands.Name, stands.State = g.Spec.Name, g.State
+		} else {
+			var j offpeak.Job
+			j, err = h.env.Store.Job(ctx, account, a.Job)
+			stands.Name, stands.State = j.Spec.Name, j.State
+		}
 		if errors.Is(err, offpeak.ErrNotFound) {
-			return out, &offpeak.FieldError{Field: fmt.Sprintf("after[%d].job", i), Value: string(a.Job), Rule: "is no job of the account"}
+			return out, &offpeak.FieldError{Field: fmt.Sprintf("after[%d].job", i), Value: string(a.Job), Rule: "is a job or an array of the account"}
 		}
 		if err != nil {
 			return out, fmt.Errorf("foretell: %w", err)
 		}
-		out.After = append(out.After, offpeak.Awaited{Job: j.ID, Name: j.Spec.Name, Any: a.Any, Into: a.Into, State: j.State})
+		out.After = append(out.After, stands)
 	}
 	asks := h.trade.Effective(spec.Requirements)
 	h.mu.Lock()

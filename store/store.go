@@ -125,6 +125,10 @@ type NewJob struct {
 	RetryOf offpeak.JobID
 	// After are the jobs that it waits for; none with RetryOf.
 	After []offpeak.After
+	// Array makes an array of it, in SubmitAll; ID is a group's id then, as RetryOf is,
+	// of which the members are repeated that did not succeed. It is returned as a job
+	// with that id; FillGroup writes its members.
+	Array *offpeak.Array
 	// Group and Index place it among jobs that were submitted together; "" for a
 	// job of its own.
 	Group string
@@ -197,6 +201,8 @@ type Freed struct {
 	Changes []Change
 	// More: there are others that are yet to be told, by Free.
 	More bool
+	// Fill: groups that waited are unfinished now.
+	Fill bool
 }
 
 // Accounts is who may do what.

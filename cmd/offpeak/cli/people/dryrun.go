@@ -2,7 +2,6 @@ package people
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -23,7 +22,7 @@ const exitWaits = 1
 // foretell says what would become of a job, or of each member of an array.
 func (s *submission) foretell(ctx context.Context, c *client, command []string, array *offpeak.Array) error {
 	if array != nil {
-		if err := errors.Join(s.alone(), array.Validate()); err != nil {
+		if err := array.Validate(); err != nil {
 			return world.Refuse(err)
 		}
 	}

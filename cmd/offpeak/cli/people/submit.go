@@ -93,9 +93,9 @@ func (s *submission) bind(cmd *cobra.Command, c *client) {
 	f := cmd.Flags()
 	f.StringVarP(&s.file, "file", "f", "", "job `file` in YAML; - reads it from standard input")
 	f.BoolVar(&s.dry, "dry-run", false, "hand nothing in: say where it would go, or why it would wait")
-	f.StringArrayVar(&s.after, "after", nil, "begin once this `job` has succeeded; if it does not, this one fails (repeatable)")
-	f.StringArrayVar(&s.afterAny, "after-any", nil, "begin once this `job` has ended, however (repeatable)")
-	f.StringArrayVar(&s.from, "input-from", nil, "begin once a job has succeeded, with its outputs in a folder: `folder=job` (repeatable)")
+	f.StringArrayVar(&s.after, "after", nil, "begin once this `job`, or each member of this array, has succeeded; if not, this one fails (repeatable)")
+	f.StringArrayVar(&s.afterAny, "after-any", nil, "begin once this `job`, or all of this array, has ended, however (repeatable)")
+	f.StringArrayVar(&s.from, "input-from", nil, "begin once a job has succeeded, with its outputs in a folder: `folder=job`; of an array in folder/INDEX (repeatable)")
 	for _, name := range []string{"after", "after-any"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, c.completeJobs())
 	}
@@ -156,26 +156,15 @@ func (s *submission) submit(ctx context.Context, c *client, command []string) (o
 	return job, err
 }
 
-// alone refuses an array that waits for other jobs.
-func (s *submission) alone() error {
-	if len(s.after)+len(s.afterAny)+len(s.from) > 0 {
-		return errors.New("an array waits for no other jobs yet: leave --after, --after-any and --input-from out, or submit it once they have ended")
-	}
-	return nil
-}
-
 // submitArray hands an array of the job in.
 func (s *submission) submitArray(ctx context.Context, c *client, command []string, array offpeak.Array) (offpeak.Group, error) {
-	if err := s.alone(); err != nil {
-		return offpeak.Group{}, world.Refuse(err)
-	}
-	spec, _, err := s.spec(ctx, c, command)
+	spec, after, err := s.spec(ctx, c, command)
 	if err != nil {
 		return offpeak.Group{}, err
 	}
 	op := remote.NewOp()
 	group, err := remote.Ask(ctx, c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (offpeak.Group, error) {
-		return d.SubmitGroup(ctx, op, wire.NewGroup{Spec: spec, Array: array})
+		return d.SubmitGroup(ctx, op, wire.NewGroup{Spec: spec, Array: array, After: after})
 	})
 	if err == nil {
 		c.remember(string(group.ID))
