@@ -10,9 +10,13 @@ import (
 // MaxAfter is the most jobs that one job may wait for.
 const MaxAfter = 64
 
-// After is a job that another one waits for.
+// MaxParts is the most members of an array whose outputs one job takes.
+const MaxParts = 1000
+
+// After is a job that another one waits for, or an array as a whole: it has ended
+// when all its members have, and succeeded when each of them has.
 type After struct {
-	Job JobID `json:"job" doc:"a job of the same account"`
+	Job JobID `json:"job" doc:"a job of the same account, or an array as a whole, by its id"`
 	// Any: its end counts, however it ended. Otherwise it must succeed.
 	Any bool `json:"any,omitempty" doc:"its end counts, however it ended; otherwise it must succeed"`
 	// Into is the folder in which its outputs are laid out, "" where they are not.

@@ -157,6 +157,12 @@ func (r Requirements) Fits(account AccountID, driver string, o *Offer) bool {
 	return r.refused(account, driver, o) == FitOK
 }
 
+// Refused is Fit without words: the code of the filter that failed. Where devices
+// do not serve it is FitGPU or FitBusyGPU, whatever they lack.
+func (r *Requirements) Refused(account AccountID, driver string, o *Offer) FitCode {
+	return r.refused(account, driver, o)
+}
+
 // refused is the first filter that o fails. For devices it is FitGPU or
 // FitBusyGPU, whatever they lack: reason looks closer.
 func (r *Requirements) refused(account AccountID, driver string, o *Offer) FitCode {

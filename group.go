@@ -337,8 +337,32 @@ type Group struct {
 	RetryOf     GroupID   `json:"retry_of,omitempty"`
 	SubmittedBy MemberID  `json:"submitted_by,omitempty"`
 	SubmittedAt time.Time `json:"submitted_at"`
+	// Pipeline is that of which it is a step, Step which, from 0.
+	Pipeline string `json:"pipeline,omitempty"`
+	Step     int    `json:"step,omitempty"`
+	// Detail says why members won't begin.
+	Detail string `json:"detail,omitempty"`
+	// After are the jobs that it waits for, until all of which its members are blocked.
+	After []Awaited `json:"after,omitempty"`
 	// CancelledAt is when somebody asked to cancel the whole.
 	CancelledAt *time.Time `json:"cancelled_at,omitempty"`
+}
+
+// AsStep is a group as a pipeline shows it among its jobs: with the group's id and the
+// state of the whole.
+func (g Group) AsStep() Job {
+	j := Job{
+		ID: JobID(g.ID), Account: g.Account, Group: g.Pipeline, Index: g.Step, Spec: g.Spec, State: g.State, After: g.After,
+		RetryOf: JobID(g.RetryOf), SubmittedBy: g.SubmittedBy, SubmittedAt: g.SubmittedAt, Detail: g.Detail,
+	}
+	switch n := g.Counts[JobFailed]; {
+	case g.State != JobFailed:
+	case g.Detail != "" && g.CancelledAt == nil:
+		j.Reason = EndDependencyFailed
+	default:
+		j.Detail = fmt.Sprintf("%d of its %d members have failed", n, g.Members)
+	}
+	return j
 }
 
 // GroupEnv is what a member finds in its environment.
@@ -388,7 +412,8 @@ func GroupState(counts map[JobState]int) JobState {
 	return JobQueued
 }
 
-// GroupIndexes is the data of the events group.queued and group.cancelled: the
+// GroupIndexes is the data of the events group.blocked, group.queued, group.cancelled
+// and group.failed: the
 // members that they are about.
 type GroupIndexes struct {
 	Group    GroupID `json:"group"`

@@ -25,7 +25,9 @@ type Step struct {
 	AfterAny []string `json:"after_any,omitempty" doc:"steps that must have ended first, however"`
 	// From are steps that must succeed, unless AfterAny has them too, and whose
 	// outputs are laid out in folders that bear their names.
-	From []string `json:"from,omitempty" doc:"steps that must succeed first, and whose outputs are laid out in folders of their names"`
+	From []string `json:"from,omitempty" doc:"steps that must succeed first, and whose outputs are laid out in folders of their names; of an array each member's in a folder of its index there"`
+	// Array makes an array of it. Who waits for it waits for all its members.
+	Array *Array `json:"array,omitempty" doc:"makes an array of the step: who waits for it waits for all its members"`
 }
 
 // WithDefaults returns the pipeline with every value filled in that it leaves out.
@@ -64,6 +66,18 @@ func (p Pipeline) Validate() error {
 		for _, err := range joined(s.Validate()) {
 			if f, ok := errors.AsType[*FieldError](err); ok {
 				v.add(field+f.Field, f.Value, f.Rule)
+			}
+		}
+		if s.Array != nil {
+			for _, err := range joined(s.Array.Validate()) {
+				if f, ok := errors.AsType[*FieldError](err); ok {
+					v.add(field+f.Field, f.Value, f.Rule)
+				}
+			}
+		}
+		for k, name := range s.From {
+			if i, known := at[name]; known && p.Steps[i].Array != nil && p.Steps[i].Array.Members().Len() > MaxParts {
+				v.add(fmt.Sprintf("%sfrom[%d]", field, k), name, fmt.Sprintf("is an array of at most %d members: the outputs of more don't fit into one job", MaxParts))
 			}
 		}
 		for _, list := range []struct {

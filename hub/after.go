@@ -25,6 +25,9 @@ func (h *Hub) withFreed(changes []store.Change) []store.Change {
 			if f.More {
 				h.untold.Store(freeLooks)
 			}
+			if f.Fill {
+				h.tend()
+			}
 		}
 	}
 	return changes

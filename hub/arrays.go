@@ -24,13 +24,14 @@ const (
 )
 
 // SubmitGroup validates, stores and queues an array. It returns once the group is
-// durable; rows of members that are still to be written follow.
-func (h *Hub) SubmitGroup(ctx context.Context, op store.Op, account offpeak.AccountID, spec offpeak.Spec, array offpeak.Array) (offpeak.Group, error) {
+// durable; rows of members that are still to be written follow, those of an array that
+// waits for jobs once these have ended.
+func (h *Hub) SubmitGroup(ctx context.Context, op store.Op, account offpeak.AccountID, spec offpeak.Spec, array offpeak.Array, after ...offpeak.After) (offpeak.Group, error) {
 	spec = spec.WithDefaults()
-	if err := errors.Join(spec.Validate(), array.Validate()); err != nil {
+	if err := errors.Join(spec.Validate(), array.Validate(), offpeak.ValidateAfter(after)); err != nil {
 		return offpeak.Group{}, err
 	}
-	return h.submitGroup(ctx, op, store.NewGroup{Account: account, Spec: spec, Array: array})
+	return h.submitGroup(ctx, op, store.NewGroup{Account: account, Spec: spec, Array: array, After: after})
 }
 
 // RetryGroup submits members of a group again, with failed only those that have
@@ -63,7 +64,7 @@ func (h *Hub) submitGroup(ctx context.Context, op store.Op, n store.NewGroup) (o
 	}
 	h.metrics.submitted.Add(float64(len(f.Queued)))
 	h.filled(&f)
-	if f.Left > 0 {
+	if f.Left > 0 && f.Group.State != offpeak.JobBlocked {
 		h.tend()
 	}
 	if len(f.Queued) == 0 {
@@ -153,7 +154,7 @@ func (h *Hub) WaitGroup(ctx context.Context, account offpeak.AccountID, id offpe
 func (h *Hub) written(ctx context.Context, account offpeak.AccountID, job offpeak.JobID) error {
 	id, index, ok := job.Member()
 	if !ok {
-		return nil
+		return offpeak.ErrNotFound
 	}
 	if _, err := h.env.Store.Job(ctx, account, job); err != nil {
 		return err
@@ -165,6 +166,9 @@ func (h *Hub) written(ctx context.Context, account offpeak.AccountID, job offpea
 		}
 		if _, has := f.Group.Array.Indexes.Place(index); !has {
 			return nil
+		}
+		if f.Group.State == offpeak.JobBlocked {
+			return fmt.Errorf("array %s waits for others and has no members yet that could be changed one by one: cancel the whole: %w", id, offpeak.ErrConflict)
 		}
 		left = f.Left > 0
 	}
@@ -180,6 +184,9 @@ func (h *Hub) fill(ctx context.Context, id offpeak.GroupID) (store.Filled, error
 	}
 	h.metrics.submitted.Add(float64(len(f.Queued)))
 	h.filled(&f)
+	if f.Freed != nil {
+		h.apply(store.Change{Freed: f.Freed})
+	}
 	return f, nil
 }
 

@@ -22,6 +22,9 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 	}
 	out := wire.Explanation{Job: j.ID, State: j.State}
+	if out.Placed, err = h.placed(ctx, &j); err != nil {
+		return wire.Explanation{}, err
+	}
 	if j.State != offpeak.JobQueued {
 		if out.Summary = summary(&j); j.State == offpeak.JobBlocked {
 			out.After = j.After
@@ -47,51 +50,33 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		}
 	}
 	h.standing(&j, &out)
-	nodes := h.fleet.Len()
-	e := h.fleet.Explain(ask, explainNodes)
-	notes := make(map[offpeak.NodeID]string)
-	for _, v := range e.Nodes {
-		if o, there := h.fleet.Offer(v.Node); there && v.Reason.OK() {
-			notes[v.Node] = asks.Tolerated(&o)
-			if slices.Contains(ask.Avoid, v.Node) {
-				notes[v.Node] = remedy(offpeak.Reason{Code: offpeak.FitFence})
-			}
-		}
-	}
-	if e.Asleep {
-		out.Asleep = h.fleet.Weights().Baseline
-	}
+	seen := h.survey(ask)
+	e, nodes := &seen.Explanation, seen.nodes
 	bid := ""
 	if e.Fits == 0 && e.Could > 0 {
 		bid = h.wouldTake(&j)
 	}
 	h.mu.Unlock()
-	for _, c := range e.Causes {
-		out.Causes = append(out.Causes, wire.Cause{Code: c.Code, Nodes: c.Nodes, Example: c.Nearest})
-	}
-	for _, v := range e.Nodes {
-		n := wire.NodeVerdict{Node: v.Node, Name: v.Name, Fits: v.Reason.OK(), Reason: v.Reason, Score: v.Score, Parts: v.Parts, Note: notes[v.Node]}
-		if account != "" && v.Account != account {
-			n.Name = "" // what other owners call their machines is theirs
-		}
-		out.Nodes = append(out.Nodes, n)
-	}
+	h.tell(seen, &j.Spec, account, &out)
 	lack, err := h.withheld(ctx, &j, lacks, turn)
 	if err != nil {
 		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 	}
 	pauses := j.NotBefore != nil && j.NotBefore.After(h.env.Now())
 	var parts []string
+	var causes []wire.Cause
 	for i := range lack {
 		w := &lack[i]
 		out.Withheld = append(out.Withheld, w.Withheld)
 		parts = append(parts, w.Sentence)
-		if c := w.cause; c.Code != offpeak.FitOK && !slices.ContainsFunc(out.Causes, func(o wire.Cause) bool { return o.Code == c.Code }) {
-			out.Causes = append(out.Causes, wire.Cause{Code: c.Code, Nodes: e.Fits, Example: c})
+		if c := w.cause; c.Code != offpeak.FitOK && !slices.ContainsFunc(causes, func(o wire.Cause) bool { return o.Code == c.Code }) {
+			causes = append(causes, wire.Cause{Code: c.Code, Nodes: e.Fits, All: e.Fits, Example: c})
 		}
 	}
+	out.Causes = append(out.Causes, causes...)
+	out.Filters = withheld(out.Filters, nodes, causes)
 	if len(parts) == 0 || e.Fits == 0 || pauses {
-		s := h.waiting(&j, &e, nodes, out.Ahead)
+		s := h.waiting(&j, e, nodes, out.Ahead)
 		if !pauses && len(parts) == 0 {
 			s += bid
 			if e.Could > 0 {
@@ -136,9 +121,15 @@ const explainCauses = 3
 func remedies(e *placement.Explanation, lasting bool) (s string) {
 	named := 0
 	for _, c := range e.Causes {
-		if c.Nearest.Lasting() == lasting && named < explainCauses {
+		if c.Nodes > 0 && c.Nearest.Lasting() == lasting && named < explainCauses {
 			named++
 			s += fmt.Sprintf(" On %s %s. %s", count(c.Nodes, "node"), c.Nearest, remedy(c.Nearest))
+		}
+	}
+	for _, c := range e.Causes {
+		if c.Nodes == 0 && named < explainCauses {
+			named++
+			s += fmt.Sprintf(" Also, on %s %s. %s", count(c.All, "node"), c.Nearest, remedy(c.Nearest))
 		}
 	}
 	return s
@@ -245,6 +236,9 @@ func summary(j *offpeak.Job) string {
 	s := end.Sentence
 	if j.Reason == offpeak.EndDependencyFailed && j.Detail != "" {
 		s = "It waited for another job to succeed: " + j.Detail + "."
+		if strings.HasPrefix(j.Detail, "array ") {
+			s = "It waited for an array to succeed: " + j.Detail + "."
+		}
 	}
 	if j.State == offpeak.JobFailed && end.Next != "" {
 		s += " " + end.Next

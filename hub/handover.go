@@ -63,6 +63,8 @@ func (h *Hub) handedOver(ctx context.Context, from offpeak.LeaseID, a attempt, t
 	h.mu.Lock()
 	h.fleet.TakeBack(a.claim.Node, from, a.claim.Lease)
 	h.queue.Release(a.claim.Lease, h.env.Now())
+	// What the end released was seen without this, and may be enough now.
+	h.queue.Freed(a.claim.Node)
 	h.mu.Unlock()
 	if errors.Is(err, offpeak.ErrUnavailable) {
 		h.unclaimed(ctx, []attempt{a}, err)

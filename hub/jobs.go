@@ -89,8 +89,10 @@ func (h *Hub) Cancel(ctx context.Context, op store.Op, account offpeak.AccountID
 	ctx, done := h.settling(ctx)
 	defer done()
 	c, err := h.env.Store.Cancel(ctx, op, account, job, "")
-	if errors.Is(err, offpeak.ErrNotFound) && h.written(ctx, account, job) == nil {
-		c, err = h.env.Store.Cancel(ctx, op, account, job, "")
+	if errors.Is(err, offpeak.ErrNotFound) {
+		if err = h.written(ctx, account, job); err == nil {
+			c, err = h.env.Store.Cancel(ctx, op, account, job, "")
+		}
 	}
 	if err != nil {
 		return offpeak.Job{}, h.failed(err)

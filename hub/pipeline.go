@@ -28,18 +28,31 @@ func (h *Hub) SubmitPipeline(ctx context.Context, op store.Op, account offpeak.A
 	order, _ := p.Order()
 	for _, i := range order {
 		s := &p.Steps[i]
-		id, err := h.newID("job")
+		id, err := h.stepID(s.Array != nil)
 		if err != nil {
 			return wire.PipelineJobs{}, err
 		}
-		ids[s.Name] = offpeak.JobID(id)
-		n := store.NewJob{ID: offpeak.JobID(id), Account: account, Spec: labelled(s.Spec, p.Name), Group: group, Index: i}
+		ids[s.Name] = id
+		n := store.NewJob{ID: id, Array: s.Array, Account: account, Spec: labelled(s.Spec, p.Name), Group: group, Index: i}
 		for _, parent := range s.Parents() {
 			n.After = append(n.After, offpeak.After{Job: ids[parent.Step], Any: parent.Any, Into: parent.Into})
 		}
 		jobs = append(jobs, n)
 	}
 	return h.submitAll(ctx, op, jobs)
+}
+
+// stepID makes a step's id: a job's, or an array's.
+func (h *Hub) stepID(array bool) (offpeak.JobID, error) {
+	if !array {
+		id, err := h.newID("job")
+		return offpeak.JobID(id), err
+	}
+	id, err := h.newID("group")
+	if err != nil {
+		return "", err
+	}
+	return offpeak.JobID(offpeak.NewGroupID(id)), nil
 }
 
 // labelled is a spec with the name of its pipeline, by which its jobs are found.
@@ -69,7 +82,11 @@ func (h *Hub) submitAll(ctx context.Context, op store.Op, jobs []store.NewJob) (
 	if err != nil {
 		return wire.PipelineJobs{}, h.failed(err)
 	}
-	h.submitted(made...)
+	alone := slices.DeleteFunc(slices.Clone(made), isArray)
+	h.submitted(alone...)
+	if len(alone) < len(made) {
+		h.tend() // it writes their members
+	}
 	return pipeline(made), nil
 }
 
@@ -88,16 +105,46 @@ func (h *Hub) Pipeline(ctx context.Context, account offpeak.AccountID, id string
 	return pipeline(jobs), nil
 }
 
-// members are a pipeline's jobs, each before those that it waits for.
+// isArray says that a step is an array, which stands among jobs with its id.
+func isArray(j offpeak.Job) bool { return offpeak.GroupID(j.ID).Valid() }
+
+// members are a pipeline's steps, each before those that it waits for.
 func (h *Hub) members(ctx context.Context, account offpeak.AccountID, id string) ([]offpeak.Job, error) {
 	jobs, _, err := h.env.Store.Jobs(ctx, store.JobFilter{Account: account, Group: offpeak.GroupID(id)}, store.Page{Limit: offpeak.MaxSteps})
+	if err != nil {
+		return nil, fmt.Errorf("pipeline %s: %w", id, err)
+	}
+	arrays, _, err := h.env.Store.Groups(ctx, store.GroupFilter{Account: account, Pipeline: id}, store.Page{Limit: offpeak.MaxSteps})
+	for _, g := range arrays {
+		jobs = append(jobs, g.AsStep())
+	}
 	if err == nil && len(jobs) == 0 {
 		err = offpeak.ErrNotFound
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pipeline %s: %w", id, err)
 	}
-	return jobs, nil
+	return waitersFirst(jobs), nil
+}
+
+// waitersFirst puts jobs before those that they wait for.
+func waitersFirst(jobs []offpeak.Job) []offpeak.Job {
+	awaited := make(map[offpeak.JobID]int, len(jobs)) // by how many that are left
+	for _, j := range jobs {
+		for _, a := range j.After {
+			awaited[a.Job]++
+		}
+	}
+	out := make([]offpeak.Job, 0, len(jobs))
+	for len(jobs) > 0 {
+		i := max(slices.IndexFunc(jobs, func(j offpeak.Job) bool { return awaited[j.ID] == 0 }), 0)
+		for _, a := range jobs[i].After {
+			awaited[a.Job]--
+		}
+		out = append(out, jobs[i])
+		jobs = slices.Delete(jobs, i, i+1)
+	}
+	return out
 }
 
 // CancelPipeline cancels those jobs of a pipeline that have not ended.
@@ -111,7 +158,14 @@ func (h *Hub) CancelPipeline(ctx context.Context, op store.Op, account offpeak.A
 		if j.State.Terminal() {
 			continue
 		}
-		if _, err := h.Cancel(ctx, partOf(op, j.ID), account, j.ID); err != nil && !errors.Is(err, offpeak.ErrConflict) {
+		cancel := func() error { _, err := h.Cancel(ctx, partOf(op, j.ID), account, j.ID); return err }
+		if isArray(j) {
+			cancel = func() error {
+				_, err := h.CancelGroup(ctx, partOf(op, j.ID), account, offpeak.GroupID(j.ID))
+				return err
+			}
+		}
+		if err := cancel(); err != nil && !errors.Is(err, offpeak.ErrConflict) {
 			return wire.PipelineJobs{}, fmt.Errorf("cancel pipeline %s: %w", id, err)
 		}
 	}
@@ -144,11 +198,11 @@ func (h *Hub) RetryPipeline(ctx context.Context, op store.Op, account offpeak.Ac
 		case j.State == offpeak.JobSucceeded:
 			continue
 		}
-		fresh, err := h.newID("job")
+		fresh, err := h.stepID(isArray(j))
 		if err != nil {
 			return wire.PipelineJobs{}, err
 		}
-		again = append(again, store.NewJob{ID: offpeak.JobID(fresh), Account: j.Account, Spec: j.Spec, RetryOf: j.ID, Group: group, Index: j.Index})
+		again = append(again, store.NewJob{ID: fresh, Account: j.Account, Spec: j.Spec, RetryOf: j.ID, Group: group, Index: j.Index})
 	}
 	if len(again) == 0 {
 		return wire.PipelineJobs{}, fmt.Errorf("retry pipeline %s: all of its steps have succeeded: %w", id, offpeak.ErrConflict)

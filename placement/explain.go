@@ -15,14 +15,17 @@ type Verdict struct {
 	// Reason is the zero value where the job fits.
 	Reason offpeak.Reason
 	Score  float64
-	// Parts are the parts of the score by name, where the job fits.
-	Parts map[string]float64
+	// Parts are the parts of the score by name, where the job fits; Shares are what
+	// each adds to it by its weight.
+	Parts, Shares map[string]float64
 }
 
 // Cause counts the nodes that failed one filter first.
 type Cause struct {
 	Code  offpeak.FitCode
 	Nodes int
+	// All counts those that fail it at all, where Nearest looked.
+	All int
 	// Nearest is the shortfall of the node that comes nearest.
 	Nearest offpeak.Reason
 }
@@ -36,6 +39,11 @@ type Explanation struct {
 	// Nodes are those that fit, the best first, then the others by how near
 	// they come; at most the limit that was asked for.
 	Nodes []Verdict
+	// Filters are how many nodes are left after each filter that any failed, in the
+	// order in which they are tried.
+	Filters []Filter
+	// Won says why the first of those that fit comes first, nil where none fits.
+	Won *Won
 	// Asleep says that too few nodes fit for secondary metrics to count.
 	Asleep bool
 }
@@ -86,6 +94,7 @@ func (f *Fleet) Explain(job Job, limit int) Explanation {
 			s.key = sheets[s.Node].key
 			s.Score = s.score
 			s.Parts = f.sheet(&a, sheets[s.Node].node)
+			s.Shares = a.shares(s.Parts)
 		}
 	}
 	slices.SortFunc(all, func(x, y seen) int {
@@ -109,6 +118,7 @@ func (f *Fleet) Explain(job Job, limit int) Explanation {
 		return cmp.Or(cmp.Compare(y.Nodes, x.Nodes), cmp.Compare(x.Code, y.Code))
 	})
 	out.Asleep = out.Fits < f.weights.Baseline
+	out.Filters, out.Won = survivors(len(f.nodes), out.Causes, fenced(fits)), f.won(&a, fits)
 	return out
 }
 

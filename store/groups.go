@@ -19,7 +19,8 @@ type Groups interface {
 	// those that have failed by now (ErrConflict: none has); Spec and Array are that
 	// group's.
 	SubmitGroup(ctx context.Context, op Op, g NewGroup) (Filled, error)
-	// FillGroup writes the rows of at most limit further members.
+	// FillGroup writes the rows of at most limit further members; none of a group that
+	// waits for jobs.
 	FillGroup(ctx context.Context, id offpeak.GroupID, limit int) (Filled, error)
 	// CancelGroup has all members cancelled that have not ended: CancelMembers does
 	// it. Cancelling a cancelled group changes nothing; ErrConflict: all have ended.
@@ -48,6 +49,16 @@ type NewGroup struct {
 	RetryOf offpeak.GroupID
 	Failed  bool
 	Only    offpeak.Indexes
+	// Rest: with RetryOf those that did not succeed.
+	Rest bool
+	// After are jobs that must end before a member is queued. One that repeats waits as
+	// a job does that repeats another.
+	After []offpeak.After
+	// Pipeline is that of which it is a step, Step which. Awaited: others wait for it
+	// that are stored with it. All of this is SubmitAll's.
+	Pipeline string
+	Step     int
+	Awaited  bool
 }
 
 // Filled is a group some of whose members were just written.
@@ -57,6 +68,8 @@ type Filled struct {
 	Queued []Queued
 	// Left counts members without a row.
 	Left int
+	// Freed is what it meant for others that the last member was written off.
+	Freed *Freed
 }
 
 // UnfinishedGroup is one with work left.
@@ -72,6 +85,8 @@ type GroupFilter struct {
 	Account offpeak.AccountID
 	// States: those with a member in one of these.
 	States []offpeak.JobState
+	// Pipeline: those that are steps of it.
+	Pipeline string
 }
 
 // ErrAtOnce refuses a claim for a member of an array of which as many hold leases as

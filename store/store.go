@@ -125,6 +125,10 @@ type NewJob struct {
 	RetryOf offpeak.JobID
 	// After are the jobs that it waits for; none with RetryOf.
 	After []offpeak.After
+	// Array makes an array of it, in SubmitAll; ID is a group's id then, as RetryOf is,
+	// of which the members are repeated that did not succeed. It is returned as a job
+	// with that id; FillGroup writes its members.
+	Array *offpeak.Array
 	// Group and Index place it among jobs that were submitted together; "" for a
 	// job of its own.
 	Group string
@@ -197,6 +201,8 @@ type Freed struct {
 	Changes []Change
 	// More: there are others that are yet to be told, by Free.
 	More bool
+	// Fill: groups that waited are unfinished now.
+	Fill bool
 }
 
 // Accounts is who may do what.
@@ -238,6 +244,9 @@ type Upkeep interface {
 	// is so now is what the object's own verb says. ErrNotFound: events after the
 	// cursor have been pruned; begin anew from LastEvent.
 	Events(ctx context.Context, account offpeak.AccountID, after int64, limit int) ([]offpeak.Event, error)
+	// Offered is the event with which the newest attempt of a job was offered.
+	// ErrNotFound: there was none, or it is no longer kept.
+	Offered(ctx context.Context, job offpeak.JobID) (offpeak.Event, error)
 	// LastEvent is the newest cursor, 0 when there is none.
 	LastEvent(ctx context.Context) (int64, error)
 	// Pruned is the cursor of the newest event that retention removed, 0 for none:

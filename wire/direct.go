@@ -355,6 +355,12 @@ func (d *Direct) Explain(ctx context.Context, id offpeak.JobID) (out Explanation
 	return out, err
 }
 
+// Foretell says what would become of a job; nothing is stored.
+func (d *Direct) Foretell(ctx context.Context, spec offpeak.Spec, after ...offpeak.After) (out Explanation, err error) {
+	err = d.Do(ctx, http.MethodPost, "/explain", "", NewJob{Spec: spec, After: after}, &out)
+	return out, err
+}
+
 // Logs opens a job's log: raw bytes of one stream ("stdout", "stderr") from
 // offset. attempt 0 is the newest. With follow it goes on until the attempt
 // has ended. The caller closes it.

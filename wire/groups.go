@@ -13,6 +13,8 @@ import (
 type NewGroup struct {
 	Spec  offpeak.Spec  `json:"spec"`
 	Array offpeak.Array `json:"array"`
+	// After is what it waits for: no member begins before.
+	After []offpeak.After `json:"after,omitempty" doc:"jobs of the account, or arrays, that must end before a member begins; up to 64"`
 }
 
 // GroupRetry says what of a group is submitted again: POST /v1/groups/{group}/retry.

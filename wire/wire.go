@@ -265,16 +265,36 @@ type IntentChange struct {
 	Stop bool `json:"stop,omitempty"`
 }
 
-// Explanation says why a job waits, or where it runs: GET /v1/jobs/{job}/explain.
+// Explanation says why a job waits, or where it runs: GET /v1/jobs/{job}/explain. Of a
+// job that is not submitted it says what would become of it: POST /v1/explain.
 type Explanation struct {
-	Job   offpeak.JobID    `json:"job"`
-	State offpeak.JobState `json:"state"`
+	// Job and State are absent where the job is not submitted.
+	Job   offpeak.JobID    `json:"job,omitempty" doc:"absent of a job that is not submitted"`
+	State offpeak.JobState `json:"state,omitempty" doc:"absent of a job that is not submitted"`
+	// Starts says of a job that is not submitted that nothing would keep it waiting.
+	Starts bool `json:"starts,omitempty" doc:"of a job that is not submitted: nothing would keep it waiting"`
 	// Summary is one sentence for people, with the next step.
 	Summary string `json:"summary"`
-	// Causes counts, for each filter in order, the nodes that failed it first.
+	// Fits counts the nodes that fit now, Could those that would if they were idle
+	// and took work.
+	Fits  int `json:"fits" doc:"nodes that fit now"`
+	Could int `json:"could" doc:"nodes that fit if they are idle and take work"`
+	// Filters are what each filter leaves; one that no node failed is not listed.
+	Filters []Filter `json:"filters,omitempty" doc:"what each filter leaves, in the order in which they are tried; one that no node failed is not listed"`
+	// Causes counts, for each filter, the nodes that failed it first, the most nodes
+	// first; then those that nodes fail only behind another.
 	Causes []Cause `json:"causes,omitempty"`
+	// Nearest are the smallest changes that would let it start, while no node fits.
+	Nearest []Nearest `json:"nearest,omitempty" doc:"the smallest changes that would let it start, nearest first, while no node fits; each was put to the filters"`
+	// Seen is how many nodes were looked at for Nearest and for causes behind the
+	// first, where those are not all.
+	Seen int `json:"seen,omitempty" doc:"how many nodes were looked at for nearest and for all of causes; absent where that were all nodes"`
 	// Nodes says for each node (at most 100) why not, or its score.
 	Nodes []NodeVerdict `json:"nodes,omitempty"`
+	// Won says why the first of the nodes that fit comes first.
+	Won *Won `json:"won,omitempty" doc:"why the first of the nodes that fit comes first"`
+	// Placed is what was recorded when the newest attempt was placed.
+	Placed *Placed `json:"placed,omitempty" doc:"what was recorded when the newest attempt was placed; absent where there was none, or its event is no longer kept"`
 	// After are the jobs that it waits for, while it is blocked.
 	After []offpeak.Awaited `json:"after,omitempty"`
 	// NotBefore is set while the job pauses after a failure.
@@ -316,19 +336,73 @@ type Reservation struct {
 // Cause counts nodes by the first filter they failed.
 type Cause struct {
 	Code  offpeak.FitCode `json:"code"`
-	Nodes int             `json:"nodes"`
+	Nodes int             `json:"nodes" doc:"nodes that fail it first"`
+	// All counts those that fail it at all, also behind another filter.
+	All int `json:"all,omitempty" doc:"nodes that fail it at all, also behind another filter; absent where some node fits"`
 	// Example is the nearest node's shortfall.
 	Example offpeak.Reason `json:"example"`
 }
 
+// Filter is what one filter leaves.
+type Filter struct {
+	Code   offpeak.FitCode `json:"code"`
+	Failed int             `json:"failed" doc:"nodes that passed all filters before it and not this one"`
+	Left   int             `json:"left" doc:"nodes that passed it too"`
+}
+
+// Nearest is a change that would let a job start.
+type Nearest struct {
+	// Parts are what changes, one or two.
+	Parts []NearestPart `json:"parts" doc:"what changes, one thing or two"`
+	Nodes int           `json:"nodes" doc:"nodes that fit then"`
+	// At is when, where time is a part.
+	At       *time.Time `json:"at,omitempty" doc:"when, where time is a part; otherwise now"`
+	Sentence string     `json:"sentence" doc:"for people"`
+}
+
+// NearestPart is one thing that changes.
+type NearestPart struct {
+	Code offpeak.FitCode `json:"code" doc:"a filter that it lifts"`
+	Flag string          `json:"flag,omitempty" doc:"the flag of the command line that asks for it; absent for what only time brings"`
+	From string          `json:"from,omitempty" doc:"what it says"`
+	To   string          `json:"to,omitempty" doc:"what it would have to say; absent: nothing"`
+}
+
+// Won says by what the first node comes before the second.
+type Won struct {
+	Over     offpeak.NodeID `json:"over,omitempty" doc:"the second; absent where no other fits"`
+	By       string         `json:"by,omitempty" doc:"the first thing in the order that differs: fence, speed, price, score or tie"`
+	Part     string         `json:"part,omitempty" doc:"of the scores, the part that sets them apart most"`
+	Sentence string         `json:"sentence" doc:"for people"`
+}
+
+// Placed is how an attempt was placed.
+type Placed struct {
+	Attempt offpeak.Attempt `json:"attempt"`
+	Node    offpeak.NodeID  `json:"node"`
+	At      time.Time       `json:"at"`
+	Price   offpeak.Price   `json:"price" doc:"what it pays, micro-credits per hour"`
+	Policy  string          `json:"policy,omitempty" doc:"the order that chose"`
+	Weights int64           `json:"weights" doc:"version of the weights that chose; 0 are the defaults"`
+	Score   float64         `json:"score"`
+	// Candidates is how many nodes fitted, at the least; 0 where nobody counted.
+	Candidates int `json:"candidates,omitempty" doc:"nodes that fitted, at the least; absent where that made no difference"`
+}
+
 // NodeVerdict is one node in an explanation.
 type NodeVerdict struct {
-	Node   offpeak.NodeID     `json:"node"`
-	Name   string             `json:"name"`
-	Fits   bool               `json:"fits"`
-	Reason offpeak.Reason     `json:"reason"`
-	Score  float64            `json:"score"`
-	Parts  map[string]float64 `json:"parts,omitempty"`
+	Node   offpeak.NodeID `json:"node"`
+	Name   string         `json:"name"`
+	Fits   bool           `json:"fits"`
+	Reason offpeak.Reason `json:"reason"`
+	// Also are the filters that it fails behind the first.
+	Also []offpeak.Reason `json:"also,omitempty" doc:"filters that it fails behind the first"`
+	// Price is what the job would pay an hour, where it fits.
+	Price *offpeak.Price     `json:"price,omitempty" doc:"what the job would pay, micro-credits per hour"`
+	Score float64            `json:"score"`
+	Parts map[string]float64 `json:"parts,omitempty" doc:"the parts of the score, each from 0 to 1"`
+	// Shares are what each part adds to the score by its weight.
+	Shares map[string]float64 `json:"shares,omitempty" doc:"what each part adds to the score by its weight"`
 	// Note says where a GPU of a node that fits tells a little less memory than was
 	// asked for.
 	Note string `json:"note,omitempty" doc:"where a GPU counts though it tells a little less memory than was asked for"`

@@ -95,7 +95,7 @@ func TestDecodePipeline(t *testing.T) {
 	for _, f := range wire.ProblemOf(err).Errors {
 		got[f.Location] = f.Message
 	}
-	if len(got) != 2 || !strings.Contains(got["steps[1].nmae"], "there is after, after_any, from, labels") || !strings.Contains(got["steps[1].limits.budget"], "never null") {
+	if len(got) != 2 || !strings.Contains(got["steps[1].nmae"], "there is after, after_any, array, from, labels") || !strings.Contains(got["steps[1].limits.budget"], "never null") {
 		t.Errorf("faults %v", got)
 	}
 }

@@ -20,7 +20,7 @@ func (a *api) submitGroup(ctx context.Context, c *caller, _ *none) (offpeak.Grou
 	if err != nil {
 		return offpeak.Group{}, err
 	}
-	return a.hub.SubmitGroup(ctx, c.op, c.token.Account, in.Spec, in.Array)
+	return a.hub.SubmitGroup(ctx, c.op, c.token.Account, in.Spec, in.Array, in.After...)
 }
 
 type groupsQuery struct {

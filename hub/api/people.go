@@ -163,6 +163,15 @@ func (a *api) explain(ctx context.Context, c *caller, in *JobPath) (wire.Explana
 	return a.hub.Explain(ctx, c.account, in.Job)
 }
 
+// foretell is for a job of the account whose token it is, also an admin's.
+func (a *api) foretell(ctx context.Context, c *caller, _ *none) (wire.Explanation, error) {
+	in, err := decode[wire.NewJob](c.body)
+	if err != nil {
+		return wire.Explanation{}, err
+	}
+	return a.hub.Foretell(ctx, c.token.Account, in.Spec, in.After...)
+}
+
 func (a *api) cancel(ctx context.Context, c *caller, in *JobPath) (offpeak.Job, error) {
 	return a.hub.Cancel(ctx, c.op, c.account, in.Job)
 }

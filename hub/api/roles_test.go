@@ -210,6 +210,15 @@ func TestAccountsAreApart(t *testing.T) {
 	if _, err := spy.Submit(ctx, g.op(), spec(), offpeak.After{Job: job.ID}); !errors.Is(err, offpeak.ErrInvalid) || !strings.Contains(err.Error(), string(job.ID)) {
 		t.Errorf("a job after another account's: %v, want it refused by name", err)
 	}
+	if _, err := spy.Foretell(ctx, spec(), offpeak.After{Job: job.ID}); !errors.Is(err, offpeak.ErrInvalid) || !strings.Contains(err.Error(), string(job.ID)) {
+		t.Errorf("a job foretold after another account's: %v, want it refused by name", err)
+	}
+	if e, err := spy.Foretell(ctx, spec()); err != nil || len(e.Nodes) != 1 || e.Nodes[0].Name != "" {
+		t.Errorf("a job foretold names another account's node: %+v, %v", e, err)
+	}
+	if _, err := ours[offpeak.RoleViewer].Foretell(ctx, spec()); !errors.Is(err, offpeak.ErrForbidden) {
+		t.Errorf("a viewer foretells: %v", err)
+	}
 	if nodes, err := spy.Nodes(ctx, nil); err != nil || len(nodes.Items) != 0 {
 		t.Errorf("nodes of another account are listed: %v, %v", nodes, err)
 	}

@@ -86,6 +86,7 @@ func (a *api) routes() []route {
 		{method: get, path: "/v1/jobs/{job}/attempts", roles: people(), summary: "A job's leases, oldest first", mount: answers((*api).attempts)},
 		{method: get, path: "/v1/jobs/{job}/checkpoints", roles: people(), summary: "A job's stored checkpoints, newest first", mount: answers((*api).checkpoints)},
 		{method: get, path: "/v1/jobs/{job}/explain", roles: people(), summary: "Why a job waits, or where it runs", mount: answers((*api).explain)},
+		{method: post, path: "/v1/explain", roles: submitters(), limit: json, body: typeOf[wire.NewJob](), summary: "What would become of a job if it were submitted now; nothing is stored", mount: answers((*api).foretell)},
 		{method: post, path: "/v1/jobs/{job}/cancel", roles: submitters(), mutates: true, summary: "Cancel a job", mount: answers((*api).cancel)},
 		{method: post, path: "/v1/jobs/{job}/retry", roles: submitters(), mutates: true, status: http.StatusCreated, summary: "Submit an ended job again", mount: answers((*api).retry)},
 		{method: get, path: "/v1/jobs/{job}/logs", roles: people(), stream: true, summary: "The bytes of one stream of one attempt",

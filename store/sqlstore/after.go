@@ -24,6 +24,11 @@ func (s *Store) SubmitAll(ctx context.Context, op store.Op, jobs []store.NewJob)
 		}
 		list[i], ids[i], accounts[i] = sub, n.ID, n.Account
 	}
+	for i := range list {
+		list[i].awaited = list[i].awaited || slices.ContainsFunc(jobs, func(n store.NewJob) bool {
+			return slices.ContainsFunc(n.After, func(a offpeak.After) bool { return a.Job == list[i].job.ID })
+		})
+	}
 	return write(ctx, s, "submit jobs", func(t *verb) ([]offpeak.Job, error) {
 		if err := s.loadRelated(t, list); err != nil {
 			return nil, err
@@ -34,7 +39,11 @@ func (s *Store) SubmitAll(ctx context.Context, op store.Op, jobs []store.NewJob)
 		}
 		made, first, err := once(t, op, "job.submit_all", first(jobs), func() ([]offpeak.JobID, error) {
 			for _, sub := range list {
-				if err := s.addJob(t, sub, open[sub.job.Account]); err != nil {
+				add := s.addJob
+				if offpeak.GroupID(sub.job.ID).Valid() {
+					add = s.addStep
+				}
+				if err := add(t, sub, open[sub.job.Account]); err != nil {
 					return nil, fmt.Errorf("job %d of %d: %w", sub.job.Index+1, len(list), err)
 				}
 			}
@@ -46,7 +55,11 @@ func (s *Store) SubmitAll(ctx context.Context, op store.Op, jobs []store.NewJob)
 		t.sortSpecs()
 		out := make([]offpeak.Job, len(made))
 		for i, id := range made {
-			if first {
+			if g := offpeak.GroupID(id); g.Valid() {
+				if out[i], err = s.step(t, g, first); err != nil {
+					return nil, err
+				}
+			} else if first {
 				out[i] = t.rows.added[id].Job
 			} else if out[i], err = s.submitted(t, id); err != nil {
 				return nil, err
@@ -98,9 +111,7 @@ func (s *Store) loadRelated(t *verb, list []submission) error {
 			newer[of] = list[i].job.ID
 		}
 	}
-	ids = append(ids, repeated...)
-	slices.Sort(ids)
-	return s.loadJobs(t, forUpdate, slices.Compact(ids))
+	return s.loadWaitedFor(t, append(ids, repeated...))
 }
 
 // retried reads what jobs that are repeated waited for: the newest retry of each, but
@@ -111,10 +122,10 @@ func (t *verb) retried(jobs []offpeak.JobID) (map[offpeak.JobID][]offpeak.After,
 	}
 	out := map[offpeak.JobID][]offpeak.After{}
 	where, arg := oneOf("job", jobs)
-	return out, t.each(`SELECT job, any_end, folder, CASE WHEN any_end = 1 OR told = 'succeeded' THEN parent ELSE COALESCE((
+	return out, t.each(`SELECT job, any_end, folder, CASE WHEN any_end = 1 OR told = 'succeeded' THEN parent WHEN parent LIKE 'group_%' THEN COALESCE((`+newestArray+`), parent) ELSE COALESCE((
 			WITH RECURSIVE tries (id, n) AS (SELECT parent, 0 UNION ALL SELECT j.id, n + 1 FROM tries JOIN jobs j ON j.retry_of = tries.id AND j.account = job_after.account WHERE n < 1000)
 			SELECT t.id FROM tries t JOIN jobs j ON j.id = t.id ORDER BY j.seq DESC LIMIT 1), parent) END
-		FROM job_after WHERE `+where+` ORDER BY job, n`, []any{arg}, func(r Rows) error {
+		FROM job_after WHERE n >= 0 AND `+where+` ORDER BY job, n`, []any{arg}, func(r Rows) error {
 		var job offpeak.JobID
 		var a offpeak.After
 		var anyEnd int64
@@ -125,75 +136,129 @@ func (t *verb) retried(jobs []offpeak.JobID) (map[offpeak.JobID][]offpeak.After,
 	})
 }
 
+// waiter is a job or an array that is to wait for others.
+type waiter struct {
+	id      string
+	account offpeak.AccountID
+	// again: it repeats another one. What that one waited for is repeated first.
+	again bool
+	// waits is for how many it waits; failed says which one makes that it can't begin.
+	waits  int
+	failed string
+	after  []offpeak.Awaited
+}
+
 // waitFor has a new job wait for others, in so far as they have not ended.
-func (t *verb) waitFor(j *job, list []offpeak.After) error {
-	for i, a := range list {
-		p := t.rows.jobs[a.Job]
-		if p == nil {
-			p = t.rows.added[a.Job]
-		}
-		if p == nil || p.Account != j.Account {
-			return &offpeak.FieldError{Field: fmt.Sprintf("after[%d].job", i), Value: string(a.Job), Rule: fmt.Sprintf("names a job of the account: there is no %s", a.Job)}
-		}
-		var told offpeak.JobState
-		var output offpeak.Hash
-		switch {
-		case !p.State.Terminal():
-			j.waits++
-			t.later(awaitJob, string(p.ID))
-		case a.Any || p.State == offpeak.JobSucceeded:
-			told = p.State
-		case j.RetryOf != "":
-			return fmt.Errorf("job %s, which it waits for, has %s: retry that one first: %w", called(p), p.State, offpeak.ErrConflict)
-		default:
-			told = p.State
-			if !j.State.Terminal() {
-				j.State, j.Reason, j.Detail, j.EndedAt = offpeak.JobFailed, offpeak.EndDependencyFailed, because(p), &t.now
-			}
-		}
-		if told != "" && a.Into != "" {
-			output = p.Output
-		}
-		anyEnd := number(a.Any)
-		t.later(addAfter, string(j.ID), string(j.Account), int64(i), string(a.Job), anyEnd, a.Into, string(told), string(output))
-		j.After = append(j.After, offpeak.Awaited{Job: p.ID, Name: p.Spec.Name, Any: a.Any, Into: a.Into, State: p.State})
+func (s *Store) waitFor(t *verb, j *job, list []offpeak.After) error {
+	w := &waiter{id: string(j.ID), account: j.Account, again: j.RetryOf != ""}
+	if err := s.wait(t, w, list); err != nil {
+		return err
 	}
-	if j.parents = len(list); j.waits > 0 && j.State == offpeak.JobQueued {
+	j.waits, j.parents, j.After = w.waits, len(list), w.after
+	switch {
+	case w.failed != "":
+		j.State, j.Reason, j.Detail, j.EndedAt = offpeak.JobFailed, offpeak.EndDependencyFailed, w.failed, &t.now
+	case w.waits > 0:
 		j.State = offpeak.JobBlocked
 	}
 	return nil
 }
 
-// called names a job for people.
-func called(j *job) string {
-	if j.Spec.Name == "" {
-		return string(j.ID)
+func (s *Store) wait(t *verb, w *waiter, list []offpeak.After) error {
+	for i, a := range list {
+		p, err := s.parent(t, w.account, a.Job)
+		if fatal(err) {
+			return err
+		}
+		if err != nil {
+			return &offpeak.FieldError{Field: fmt.Sprintf("after[%d].job", i), Value: string(a.Job), Rule: fmt.Sprintf("names a job of the account: there is no %s", a.Job)}
+		}
+		if g := p.group; g != nil && a.Into != "" && g.members > offpeak.MaxParts {
+			return &offpeak.FieldError{Field: fmt.Sprintf("after[%d].into", i), Value: a.Into, Rule: fmt.Sprintf("is for arrays of at most %d members, whose outputs fit into one job: this one has %d", offpeak.MaxParts, g.members)}
+		}
+		if w.again && p.group != nil && !a.Any {
+			if err := t.repeated(p.group); err != nil {
+				return err
+			}
+		}
+		var told offpeak.JobState
+		var output offpeak.Hash
+		switch {
+		case !p.state.Terminal():
+			w.waits++
+			if p.job != nil {
+				t.later(awaitJob, p.id)
+			}
+		case a.Any || p.state == offpeak.JobSucceeded:
+			told = p.state
+		case w.again:
+			return fmt.Errorf("%s, which it waits for, %s: retry that one first: %w", p.called(), p.fared(), offpeak.ErrConflict)
+		default:
+			if told = p.state; w.failed == "" {
+				w.failed = p.called() + " " + p.fared()
+			}
+		}
+		if told != "" && a.Into != "" {
+			output = p.output
+		}
+		t.later(addAfter, w.id, string(w.account), int64(i), p.id, number(a.Any), a.Into, string(told), string(output))
+		if told != "" && a.Into != "" && p.group != nil {
+			if err := t.parts(w.id, a.Into, p.group); err != nil {
+				return err
+			}
+		}
+		w.after = append(w.after, offpeak.Awaited{Job: a.Job, Name: p.name, Any: a.Any, Into: a.Into, State: p.state})
 	}
-	return string(j.ID) + " (" + j.Spec.Name + ")"
+	return nil
 }
 
-// because says what kept a job from beginning: one that it waits for.
-func because(p *job) string {
-	s := fmt.Sprintf("job %s has %s", called(p), p.State)
-	if p.State == offpeak.JobCancelled {
-		s = fmt.Sprintf("job %s was cancelled", called(p))
-	}
-	return s
-}
-
-// endedJob is a job that ended and that others wait for, with where it is noted what
-// that meant for them.
-type endedJob struct {
-	*job
+// ended is a job, or an array as a whole, that ended and that others wait for.
+type ended struct {
+	id, name string
+	state    offpeak.JobState
+	output   offpeak.Hash
+	// job is the one that ended, of an array the last of it.
+	job *job
+	// group is set where this is about the whole; counts are its members then.
+	group  *jobGroup
+	counts map[offpeak.JobState]int
+	// freed is where it is noted what that meant for others.
 	freed *store.Freed
 }
 
-// ends has the jobs that wait for j told of its end, if this is one.
+func endedJob(j *job, freed *store.Freed) *ended {
+	return &ended{id: string(j.ID), name: j.Spec.Name, state: j.State, output: j.Output, job: j, freed: freed}
+}
+
+// called names it for people.
+func (p *ended) called() string {
+	kind, name := "job ", ""
+	if p.group != nil {
+		kind = "array "
+	}
+	if p.name != "" {
+		name = " (" + p.name + ")"
+	}
+	return kind + p.id + name
+}
+
+// fared says how it ended.
+func (p *ended) fared() string {
+	switch {
+	case p.state == offpeak.JobCancelled:
+		return "was cancelled"
+	case p.counts[offpeak.JobFailed] > 0 && p.group.members > 1:
+		return fmt.Sprintf("has failed in %d of its %d members", p.counts[offpeak.JobFailed], p.group.members)
+	}
+	return "has " + string(p.state)
+}
+
+// ends has those that wait for j told of its end, if this is one.
 func (t *verb) ends(j *job) *store.Freed {
 	if !j.awaited || !j.State.Terminal() {
 		return nil
 	}
-	e := &endedJob{j, &store.Freed{}}
+	e := endedJob(j, &store.Freed{})
 	t.ended = append(t.ended, e)
 	return e.freed
 }
@@ -204,6 +269,10 @@ func (s *Store) free(t *verb) error {
 	for left := mostFreed; len(t.ended) > 0; {
 		now := t.ended
 		t.ended = nil
+		now, err := s.wholes(t, now)
+		if err != nil {
+			return err
+		}
 		told, err := s.tell(t, now, left)
 		if err != nil {
 			return err
@@ -213,63 +282,75 @@ func (s *Store) free(t *verb) error {
 	return nil
 }
 
-// tell tells at most so many jobs of ends, and says how many it told.
-func (s *Store) tell(t *verb, ended []*endedJob, most int) (int, error) {
-	byID := make(map[offpeak.JobID]*endedJob, len(ended))
-	ids := make([]offpeak.JobID, len(ended))
-	for i, e := range ended {
-		byID[e.ID], ids[i] = e, e.ID
+// tell tells at most so many of ends, and says how many it told.
+func (s *Store) tell(t *verb, list []*ended, most int) (int, error) {
+	byID := make(map[string]*ended, len(list))
+	ids := make([]string, len(list))
+	for i, e := range list {
+		byID[e.id], ids[i] = e, e.id
 	}
 	type edge struct {
-		job, parent offpeak.JobID
-		anyEnd      int64
+		id, parent, folder string
+		anyEnd             int64
 	}
 	var edges []edge
 	if most > 0 {
 		where, arg := oneOf("parent", ids)
 		// One more than is told shows that there are more.
-		if err := t.each(`SELECT job, parent, any_end FROM job_after WHERE told = '' AND `+where+` ORDER BY parent, job LIMIT $2`, []any{arg, int64(most + 1)}, func(r Rows) error {
+		if err := t.each(`SELECT job, parent, any_end, folder FROM job_after WHERE told = '' AND `+where+` ORDER BY parent, job LIMIT $2`, []any{arg, int64(most + 1)}, func(r Rows) error {
 			var e edge
-			err := r.Scan(&e.job, &e.parent, &e.anyEnd)
+			err := r.Scan(&e.id, &e.parent, &e.anyEnd, &e.folder)
 			edges = append(edges, e)
 			return err
 		}); err != nil {
 			return 0, err
 		}
 	}
-	rest := offpeak.JobID("") // the first whose jobs are not all told
+	rest := "" // the first whose jobs are not all told
 	if len(edges) > most {
 		rest, edges = edges[most].parent, edges[:most]
 	}
 	waiting := make([]offpeak.JobID, len(edges))
 	for i, e := range edges {
-		waiting[i] = e.job
+		waiting[i] = offpeak.JobID(e.id)
 	}
-	slices.Sort(waiting)
-	if err := s.loadJobs(t, forUpdate, slices.Compact(waiting)); err != nil {
+	if err := s.loadWaiting(t, waiting); err != nil {
 		return 0, err
 	}
 	for _, e := range edges {
-		p, c := byID[e.parent], t.rows.jobs[e.job]
-		if c == nil {
+		p := byID[e.parent]
+		t.later(tellAfter, string(p.state), string(p.output), e.id, p.id)
+		if p.group != nil && e.folder != "" {
+			if err := t.parts(e.id, e.folder, p.group); err != nil {
+				return 0, err
+			}
+		}
+		if g := t.rows.groups[offpeak.GroupID(e.id)]; g != nil {
+			t.toldGroup(p, g, e.anyEnd != 0)
+		} else if c := t.rows.jobs[offpeak.JobID(e.id)]; c != nil {
+			t.told(p, c, e.anyEnd != 0)
+		} else {
 			return 0, &RacedError{} // it was pruned
 		}
-		t.later(tellAfter, string(p.State), string(p.Output), string(c.ID), string(p.ID))
-		t.told(p, c, e.anyEnd != 0)
 	}
-	for _, e := range ended {
-		if most > 0 && (rest == "" || e.ID < rest) {
-			e.awaited = false
+	// A member that ended its array stands for both, until all were told of both.
+	more := make(map[*job]bool, len(list))
+	for _, e := range list {
+		if most == 0 || rest != "" && e.id >= rest {
+			e.freed.More, more[e.job] = true, true
+		}
+	}
+	for _, e := range list {
+		if e.job.awaited && !more[e.job] {
+			e.job.awaited = false
 			t.changeJob(e.job)
-		} else {
-			e.freed.More = true
 		}
 	}
 	return len(edges), nil
 }
 
 // told is what the end of p means for c.
-func (t *verb) told(p *endedJob, c *job, anyEnd bool) {
+func (t *verb) told(p *ended, c *job, anyEnd bool) {
 	if c.waits > 0 {
 		c.waits--
 	}
@@ -278,8 +359,8 @@ func (t *verb) told(p *endedJob, c *job, anyEnd bool) {
 		return // it has ended meanwhile
 	}
 	switch {
-	case !anyEnd && p.State != offpeak.JobSucceeded:
-		c.State, c.Reason, c.Detail, c.EndedAt = offpeak.JobFailed, offpeak.EndDependencyFailed, because(p.job), &t.now
+	case !anyEnd && p.state != offpeak.JobSucceeded:
+		c.State, c.Reason, c.Detail, c.EndedAt = offpeak.JobFailed, offpeak.EndDependencyFailed, p.called()+" "+p.fared(), &t.now
 	case c.waits == 0:
 		c.State = offpeak.JobQueued
 	default:
@@ -287,10 +368,10 @@ func (t *verb) told(p *endedJob, c *job, anyEnd bool) {
 	}
 	t.event(offpeak.Event{Type: "job." + string(c.State), Account: c.Account, Job: c.ID, Reason: c.Reason, Data: data(struct {
 		Parent offpeak.JobID `json:"parent"`
-	}{p.ID})})
+	}{offpeak.JobID(p.id)})})
 	p.freed.Changes = append(p.freed.Changes, store.Change{Job: c.Job, Queued: c.queued()})
 	if c.State.Terminal() && c.awaited {
-		t.ended = append(t.ended, &endedJob{c, p.freed})
+		t.ended = append(t.ended, endedJob(c, p.freed))
 	}
 }
 
@@ -320,7 +401,7 @@ func (s *Store) Free(ctx context.Context, limit int) ([]store.Change, bool, erro
 			return false, err
 		}
 		for _, j := range ended {
-			t.ended = append(t.ended, &endedJob{j, freed})
+			t.ended = append(t.ended, endedJob(j, freed))
 		}
 		return len(ended) > 0, nil
 	})
@@ -330,34 +411,65 @@ func (s *Store) Free(ctx context.Context, limit int) ([]store.Change, bool, erro
 	return freed.Changes, more, nil
 }
 
-// readAfter completes jobs by those that they wait for.
-func (t *verb) readAfter(jobs ...*job) error {
-	byID := make(map[offpeak.JobID]*job)
-	var ids []offpeak.JobID
+// readAfter completes jobs by those that they wait for, or that their array waits for.
+func (t *verb) readAfter(s *Store, jobs ...*job) error {
+	of := func(j *job) string {
+		switch {
+		case len(j.After) > 0:
+			return ""
+		case j.parents > 0:
+			return string(j.ID)
+		case j.array != nil && j.array.parents > 0:
+			return string(j.array.id)
+		}
+		return ""
+	}
+	var ids []string
 	for _, j := range jobs {
-		if j.parents > 0 && len(j.After) == 0 {
-			byID[j.ID], ids = j, append(ids, j.ID)
+		if id := of(j); id != "" && !slices.Contains(ids, id) {
+			ids = append(ids, id)
 		}
 	}
 	if len(ids) == 0 {
 		return nil
 	}
+	after, err := s.awaitedBy(t, ids)
+	for _, j := range jobs {
+		if id := of(j); id != "" {
+			j.After = after[id]
+		}
+	}
+	return err
+}
+
+// awaitedBy are those that jobs, and arrays, wait for.
+func (s *Store) awaitedBy(t *verb, ids []string) (map[string][]offpeak.Awaited, error) {
+	out := make(map[string][]offpeak.Awaited, len(ids))
+	wholes := false
 	where, arg := oneOf("a.job", ids)
-	return t.each(`SELECT a.job, a.parent, a.any_end, a.folder, CASE WHEN a.told <> '' THEN a.told ELSE COALESCE(p.state, '') END, COALESCE(p.name, '')
-		FROM job_after a LEFT JOIN jobs p ON p.id = a.parent WHERE `+where+` ORDER BY a.job, a.n`, []any{arg}, func(r Rows) error {
-		var id offpeak.JobID
+	if err := t.each(`SELECT a.job, a.parent, a.any_end, a.folder, CASE WHEN a.told <> '' THEN a.told ELSE COALESCE(p.state, '') END, COALESCE(p.name, '')
+		FROM job_after a LEFT JOIN jobs p ON p.id = a.parent WHERE a.n >= 0 AND `+where+` ORDER BY a.job, a.n`, []any{arg}, func(r Rows) error {
+		var id string
 		var a offpeak.Awaited
 		var anyEnd int64
 		err := r.Scan(&id, &a.Job, &anyEnd, &a.Into, &a.State, &a.Name)
-		a.Any = anyEnd != 0
-		byID[id].After = append(byID[id].After, a)
+		a.Any, wholes = anyEnd != 0, wholes || offpeak.GroupID(a.Job).Valid()
+		out[id] = append(out[id], a)
 		return err
-	})
+	}); err != nil || !wholes {
+		return out, err
+	}
+	return out, s.nameWholes(t, out)
 }
 
-// inputs are the outputs of jobs that a job waited for, and where they go.
+// inputs are the outputs of jobs that a job, or its array, waited for, and where they go.
 func (t *verb) inputs(id offpeak.JobID) (out []store.Input, err error) {
-	return out, t.each(`SELECT folder, output FROM job_after WHERE job = $1 AND folder <> '' ORDER BY n`, []any{string(id)}, func(r Rows) error {
+	ids := []string{string(id)}
+	if g, _, ok := id.Member(); ok {
+		ids = append(ids, string(g))
+	}
+	where, arg := oneOf("job", ids)
+	return out, t.each(`SELECT folder, output FROM job_after WHERE `+where+` AND folder <> '' ORDER BY job, n, folder`, []any{arg}, func(r Rows) error {
 		var in store.Input
 		err := r.Scan(&in.Into, &in.Tree)
 		out = append(out, in)

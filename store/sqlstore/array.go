@@ -17,30 +17,44 @@ type array struct {
 	spec    offpeak.Hash
 	offpeak.Array
 	size, members int
-	retryOf       offpeak.GroupID
-	by            offpeak.MemberID
-	at            time.Time
+	// parents is of how many jobs it waits for the end.
+	parents int
+	retryOf offpeak.GroupID
+	by      offpeak.MemberID
+	// pipe is the pipeline that it is a step of, step which.
+	pipe string
+	step int
+	at   time.Time
 }
 
 // jobGroup is a group's row.
 type jobGroup struct {
 	*array
-	written     int
-	todo        bool
+	written int
+	todo    bool
+	// fresh: the verb makes it.
+	fresh bool
+	// waits is of how many jobs it was not told yet; awaited, that others wait, or
+	// waited, for its end.
+	waits   int
+	awaited bool
+	// cancelledAt is when it was cancelled, or, with a reason, when it turned out that
+	// its members won't begin.
 	cancelledAt time.Time
+	reason      offpeak.EndReason
 	detail      string
 }
 
-const groupColumns = `id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, cancelled_at, detail`
+const groupColumns = `id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, cancelled_at, detail, parents, waits, awaited, reason, pipe, step`
 
 func (g *jobGroup) scan(r Rows) error {
 	g.array = &array{}
 	var indexes, sweep string
-	var todo, at, cancelled int64
-	if err := r.Scan(&g.id, &g.account, &g.spec, &indexes, &sweep, &g.AtOnce, &g.size, &g.members, &g.written, &todo, &g.retryOf, &g.by, &at, &cancelled, &g.detail); err != nil {
+	var todo, at, cancelled, awaited int64
+	if err := r.Scan(&g.id, &g.account, &g.spec, &indexes, &sweep, &g.AtOnce, &g.size, &g.members, &g.written, &todo, &g.retryOf, &g.by, &at, &cancelled, &g.detail, &g.parents, &g.waits, &awaited, &g.reason, &g.pipe, &g.step); err != nil {
 		return err
 	}
-	g.todo, g.at, g.cancelledAt = todo == 1, moment(at), moment(cancelled)
+	g.todo, g.awaited, g.at, g.cancelledAt = todo == 1, awaited == 1, moment(at), moment(cancelled)
 	var err error
 	if g.Indexes, err = offpeak.ParseIndexes(indexes); err == nil && sweep != "" {
 		err = json.Unmarshal([]byte(sweep), &g.Sweep)
@@ -114,6 +128,19 @@ func (j *job) limited() offpeak.GroupID {
 	return j.array.id
 }
 
+// rest is how members stand that have no row yet.
+func (g *jobGroup) rest() (offpeak.JobState, offpeak.EndReason) {
+	switch {
+	case g.reason != "":
+		return offpeak.JobFailed, g.reason
+	case !g.cancelledAt.IsZero():
+		return offpeak.JobCancelled, offpeak.EndCancelled
+	case g.waits > 0:
+		return offpeak.JobBlocked, ""
+	}
+	return offpeak.JobQueued, ""
+}
+
 // unwritten is a member that has no row yet; one without an id where there is none.
 func (s *Store) unwritten(t *verb, id offpeak.JobID) (*job, error) {
 	j := &job{}
@@ -132,8 +159,8 @@ func (s *Store) unwritten(t *verb, id offpeak.JobID) (*job, error) {
 	if g.retryOf != "" {
 		j.RetryOf = g.retryOf.Member(index)
 	}
-	if !g.cancelledAt.IsZero() {
-		j.State, j.Reason, j.Detail, j.EndedAt = offpeak.JobCancelled, offpeak.EndCancelled, g.detail, &g.cancelledAt
+	if j.State, j.Reason = g.rest(); j.State.Terminal() {
+		j.Detail, j.EndedAt = g.detail, &g.cancelledAt
 	}
 	j.written()
 	return j, nil

@@ -83,7 +83,7 @@ func (s *Store) readWork(ctx context.Context, live []*assigned) error {
 		if l.group != "" {
 			l.array = s.recentArray(l.group)
 		}
-		if !known || l.checkpoints || l.parents > 0 || l.group != "" && l.array == nil {
+		if !known || l.checkpoints || l.parents > 0 || l.group != "" && (l.array == nil || l.array.parents > 0) {
 			more = append(more, l)
 		}
 	}
@@ -106,7 +106,7 @@ func (s *Store) readWork(ctx context.Context, live []*assigned) error {
 					return struct{}{}, err
 				}
 			}
-			if l.parents > 0 {
+			if l.parents > 0 || l.array != nil && l.array.parents > 0 {
 				if l.inputs, err = t.inputs(l.Job); err != nil {
 					return struct{}{}, err
 				}

@@ -38,13 +38,20 @@ func invariants() []invariant {
 		{"I2", `SELECT id, 'is ' || state || ' without an end time, or with one before its end' FROM jobs WHERE (ended_at <> 0) <> (state IN ('succeeded', 'failed', 'cancelled'))`},
 		{"I2", `SELECT j.id, 'has attempt ' || j.attempt || ' but ' || count(DISTINCT l.attempt) || ' attempts up to ' || COALESCE(max(l.attempt), 0) FROM jobs j LEFT JOIN leases l ON l.job = j.id
 			GROUP BY j.id, j.attempt HAVING count(DISTINCT l.attempt) <> j.attempt OR COALESCE(max(l.attempt), 0) <> j.attempt`},
-		{"I2", `SELECT g.id, 'has ' || g.members || ' members, ' || g.written || ' were written, and none is to be' FROM job_groups g WHERE g.todo = 0 AND g.written < g.members`},
+		{"I2", `SELECT g.id, 'has ' || g.members || ' members, ' || g.written || ' were written, and none is to be' FROM job_groups g WHERE g.todo = 0 AND g.written < g.members AND (g.waits = 0 OR g.cancelled_at <> 0)`},
 		{"I2", `SELECT g.id, 'was cancelled; ' || count(*) || ' members are open' FROM job_groups g JOIN jobs j ON j.grp = g.id WHERE j.grp <> j.id AND g.todo = 0 AND g.cancelled_at <> 0
 			AND j.state IN ('blocked', 'queued', 'leased', 'running') GROUP BY g.id`},
 		{"I2", `SELECT j.id, 'is a member of ' || j.grp || ', which is not there' FROM jobs j WHERE j.` + ofArray + ` AND NOT EXISTS (SELECT 1 FROM job_groups g WHERE g.id = j.grp)`},
 		// Whom one end told too many to tell at once are told within moments.
 		{"I2", `SELECT j.id, 'is blocked although all ' || j.parents || ' jobs that it waits for have ended' FROM jobs j WHERE j.state = 'blocked'
-			AND NOT EXISTS (SELECT 1 FROM job_after a JOIN jobs p ON p.id = a.parent WHERE a.job = j.id AND a.told = '' AND (p.ended_at = 0 OR p.awaited = 1 AND p.ended_at + 60000000 > $1))`},
+			AND NOT EXISTS (SELECT 1 FROM job_after a JOIN jobs p ON p.id = a.parent WHERE a.job = j.id AND a.told = '' AND (p.ended_at = 0 OR p.awaited = 1 AND p.ended_at + 60000000 > $1))
+			AND NOT EXISTS (` + openArray + ` AND a.job = j.id)`},
+		{"I2", `SELECT g.id, 'is blocked although all ' || g.parents || ' jobs that it waits for have ended' FROM job_groups g WHERE g.waits > 0 AND g.cancelled_at = 0
+			AND NOT EXISTS (SELECT 1 FROM job_after a JOIN jobs p ON p.id = a.parent WHERE a.job = g.id AND a.told = '' AND (p.ended_at = 0 OR p.awaited = 1 AND p.ended_at + 60000000 > $1))
+			AND NOT EXISTS (` + openArray + ` AND a.job = g.id)`},
+		{"I2", `SELECT g.id, 'waits for ' || g.waits || ' jobs, but ' || count(a.parent) || ' are yet to end' FROM job_groups g LEFT JOIN job_after a ON a.job = g.id AND a.told = ''
+			WHERE g.parents > 0 GROUP BY g.id, g.waits HAVING count(a.parent) <> g.waits`},
+		{"I2", `SELECT a.job, 'waits for ' || g.id || ', which does not know' FROM job_after a JOIN job_groups g ON g.id = a.parent WHERE a.told = '' AND g.awaited = 0`},
 		{"I2", `SELECT j.id, 'waits for ' || j.waits || ' jobs, but ' || count(a.parent) || ' are yet to end' FROM jobs j LEFT JOIN job_after a ON a.job = j.id AND a.told = ''
 			WHERE j.parents > 0 GROUP BY j.id, j.waits HAVING count(a.parent) <> j.waits`},
 		{"I2", `SELECT a.job, 'waits for ' || p.id || ', which is ' || p.state || ' and does not know' FROM job_after a JOIN jobs p ON p.id = a.parent WHERE a.told = '' AND p.awaited = 0`},
@@ -80,6 +87,11 @@ func invariants() []invariant {
 		{"I10", `SELECT a.id, 'counts ' || a.stored || ' bytes stored, its blobs have ' || COALESCE(b.size, 0) FROM accounts a LEFT JOIN (SELECT account, sum(size) AS size FROM blobs GROUP BY account) b ON b.account = a.id WHERE COALESCE(b.size, 0) <> a.stored`},
 	}
 }
+
+// openArray is that somebody waits for an array with members that are open, were not
+// written yet, or ended moments ago.
+const openArray = `SELECT 1 FROM job_after a JOIN job_groups p ON p.id = a.parent WHERE a.told = '' AND (p.written < p.members
+	OR EXISTS (SELECT 1 FROM jobs m WHERE m.grp <> m.id AND m.grp = p.id AND (m.ended_at = 0 OR m.awaited = 1 AND m.ended_at + 60000000 > $1)))`
 
 // Check runs the invariants over one snapshot.
 func (s *Store) Check(ctx context.Context) ([]store.Violation, error) {

@@ -165,9 +165,9 @@ func (s *Store) LeaseReads(ctx context.Context, node offpeak.NodeID, id offpeak.
 		if err != nil {
 			return struct{}{}, err
 		}
-		ok, err := t.exists(`WITH roots (tree) AS (SELECT $1 UNION SELECT tree FROM checkpoints WHERE job = $2 UNION SELECT output FROM job_after WHERE job = $2)
+		ok, err := t.exists(`WITH roots (tree) AS (SELECT $1 UNION SELECT tree FROM checkpoints WHERE job = $2 UNION SELECT output FROM job_after WHERE job IN ($2, $5))
 			SELECT 1 FROM roots WHERE tree <> '' AND (tree = $3 OR EXISTS (SELECT 1 FROM tree_chunks c WHERE c.account = $4 AND c.tree = roots.tree AND c.chunk = $3))`,
-			string(j.Spec.Task.Input), string(j.ID), string(hash), string(l.Account))
+			string(j.Spec.Task.Input), string(j.ID), string(hash), string(l.Account), j.Group)
 		if err == nil && !ok {
 			err = offpeak.ErrNotFound
 		}

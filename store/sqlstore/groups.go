@@ -32,6 +32,10 @@ func (s *Store) SubmitGroup(ctx context.Context, op store.Op, n store.NewGroup) 
 		}
 		// As it was answered the first time, whatever became of it since.
 		made.Left = g.members - g.written
+		if g.parents > 0 {
+			made.Group, err = s.counted(t, g)
+			return made, err
+		}
 		made.Group, err = s.group(t, g, map[offpeak.JobState]int{offpeak.JobQueued: g.members})
 		made.Group.CancelledAt = nil
 		return made, err
@@ -39,6 +43,16 @@ func (s *Store) SubmitGroup(ctx context.Context, op store.Op, n store.NewGroup) 
 }
 
 func (s *Store) addGroup(t *verb, op store.Op, n store.NewGroup) (store.Filled, error) {
+	// Jobs before accounts, as everybody locks them.
+	var err error
+	if n.RetryOf != "" {
+		if n.After, err = t.retriedArray(n.Account, n.RetryOf); err != nil {
+			return store.Filled{}, err
+		}
+	}
+	if err := s.loadParents(t, n.After); err != nil {
+		return store.Filled{}, err
+	}
 	open, err := t.openJobs([]offpeak.AccountID{n.Account})
 	if err != nil {
 		return store.Filled{}, err
@@ -47,33 +61,55 @@ func (s *Store) addGroup(t *verb, op store.Op, n store.NewGroup) (store.Filled, 
 	if quota == nil {
 		return store.Filled{}, offpeak.ErrNotFound
 	}
-	g := &jobGroup{array: &array{id: n.ID, account: n.Account, retryOf: n.RetryOf, by: op.Actor.Member, at: t.now}}
+	g, queued, err := s.newGroup(t, op, n, quota, membersAtOnce)
+	if err != nil {
+		return store.Filled{}, err
+	}
+	return store.Filled{Group: g, Queued: queued, Left: g.Members - len(queued)}, nil
+}
+
+// newGroup stores a group and at most so many of its members. What it waits for is
+// locked.
+func (s *Store) newGroup(t *verb, op store.Op, n store.NewGroup, quota *quota, atOnce int) (made offpeak.Group, queued []store.Queued, err error) {
+	g := &jobGroup{fresh: true, awaited: n.Awaited, array: &array{id: n.ID, account: n.Account, retryOf: n.RetryOf, by: op.Actor.Member, at: t.now, pipe: n.Pipeline, step: n.Step}}
 	if n.RetryOf == "" {
 		err = t.newArray(g, n)
 	} else {
 		n.Spec, err = s.repeatedArray(t, g, n)
 	}
 	if err != nil {
-		return store.Filled{}, err
+		return made, nil, err
 	}
 	g.members = g.Indexes.Len()
 	if quota.most > 0 && quota.live+int64(g.members) > quota.most {
-		return store.Filled{}, &offpeak.QuotaError{Bound: "queued_jobs", Most: quota.most, Have: quota.live, More: int64(g.members)}
+		return made, nil, &offpeak.QuotaError{Bound: "queued_jobs", Most: quota.most, Have: quota.live, More: int64(g.members)}
 	}
 	if in := n.Spec.Task.Input; in != "" {
 		if err := t.hasTree(n.Account, in); err != nil {
-			return store.Filled{}, err
+			return made, nil, err
 		}
 	}
 	sweep := ""
 	if len(g.Sweep) > 0 {
 		sweep = string(data(g.Sweep))
 	}
-	queued := t.addMembers(g, n.Spec, membersAtOnce)
-	t.later(addGroup, string(g.id), string(g.account), string(g.spec), g.Indexes.String(), sweep, int64(g.AtOnce), int64(g.size), int64(g.members), int64(g.written), number(g.todo), string(g.retryOf), string(g.by), micros(g.at))
-	made, err := s.group(t, g, map[offpeak.JobState]int{offpeak.JobQueued: g.members})
+	after, err := s.groupWaits(t, g, n.After)
+	if err != nil {
+		return made, nil, err
+	}
+	quota.live += int64(g.members)
+	queued = t.addMembers(g, n.Spec, atOnce)
+	g.todo = g.todo || g.written < g.members && (g.waits == 0 || g.reason != "")
+	t.later(addGroup, string(g.id), string(g.account), string(g.spec), g.Indexes.String(), sweep, int64(g.AtOnce), int64(g.size), int64(g.members), int64(g.written), number(g.todo), string(g.retryOf), string(g.by), micros(g.at),
+		int64(g.parents), int64(g.waits), micros(g.cancelledAt), string(g.reason), g.detail, number(g.awaited), g.pipe, int64(g.step))
+	keep(&t.rows.groups, g.id, g)
+	state, _ := g.rest()
+	if made, err = s.group(t, g, map[offpeak.JobState]int{state: g.members}); err != nil {
+		return made, nil, err
+	}
+	made.After = after
 	made.Spec = n.Spec // its row is yet to be written
-	return store.Filled{Group: made, Queued: queued, Left: g.members - g.written}, err
+	return made, queued, nil
 }
 
 func (t *verb) newArray(g *jobGroup, n store.NewGroup) error {
@@ -98,6 +134,9 @@ func (s *Store) repeatedArray(t *verb, g *jobGroup, n store.NewGroup) (offpeak.S
 	if err != nil {
 		return offpeak.Spec{}, err
 	}
+	if old.reason != "" && old.written < old.members {
+		return offpeak.Spec{}, fmt.Errorf("its members are being written off, %d are left: try again in a moment: %w", old.members-old.written, offpeak.ErrConflict)
+	}
 	g.Array, g.spec, g.size = old.Array, old.spec, old.size
 	var again []int
 	open := old.members - old.written
@@ -114,7 +153,7 @@ func (s *Store) repeatedArray(t *verb, g *jobGroup, n store.NewGroup) (offpeak.S
 		if !state.Terminal() {
 			open++
 		}
-		if !n.Failed || state == offpeak.JobFailed {
+		if !n.Failed && !n.Rest || n.Failed && state == offpeak.JobFailed || n.Rest && state != offpeak.JobSucceeded {
 			again = append(again, index)
 		}
 		return err
@@ -137,17 +176,25 @@ func (s *Store) repeatedArray(t *verb, g *jobGroup, n store.NewGroup) (offpeak.S
 // the whole.
 func (t *verb) addMembers(g *jobGroup, spec offpeak.Spec, limit int) (queued []store.Queued) {
 	part := g.Indexes.Part(g.written, limit)
-	if len(part) == 0 {
+	state, reason := g.rest()
+	what := "group." + string(state)
+	indexes := offpeak.GroupIndexes{Group: g.id, Spec: g.spec, Priority: spec.Priority, AtOnce: g.AtOnce, RetryOf: g.retryOf}
+	if state == offpeak.JobBlocked {
+		if g.fresh {
+			indexes.Indexes = g.Indexes
+			t.event(offpeak.Event{Type: what, Account: g.account, Data: data(indexes)})
+		}
 		return nil
 	}
-	state, reason, what := offpeak.JobQueued, offpeak.EndReason(""), "group.queued"
-	if !g.cancelledAt.IsZero() {
-		state, reason, what = offpeak.JobCancelled, offpeak.EndCancelled, "group.cancelled"
+	if len(part) == 0 {
+		return nil
 	}
 	q := store.Queued{Account: g.account, Priority: spec.Priority, Submitted: g.at, Driver: spec.Task.Driver, Requirements: &spec.Requirements, Lasts: spec.Limits.Lasts()}
 	if g.AtOnce > 0 {
 		q.Group, q.AtOnce = g.id, g.AtOnce
 	}
+	// Of members that end as they are written the last one tells who waits.
+	last := g.id.Member(g.Indexes[len(g.Indexes)-1].Last)
 	for index := range part.All() {
 		id := g.id.Member(index)
 		retryOf := ""
@@ -155,7 +202,7 @@ func (t *verb) addMembers(g *jobGroup, spec offpeak.Spec, limit int) (queued []s
 			retryOf = string(g.retryOf.Member(index))
 		}
 		t.later(addMember, string(id), string(g.account), string(g.id), int64(index), string(g.spec), spec.Name, int64(spec.Priority), string(state), string(spec.Task.Input),
-			retryOf, string(g.by), micros(g.at), string(reason), g.detail, micros(g.cancelledAt))
+			retryOf, string(g.by), micros(g.at), string(reason), g.detail, micros(g.cancelledAt), number(g.awaited && (!state.Terminal() || id == last)))
 		for k, v := range spec.Labels {
 			t.later(addLabel, k, v, string(id))
 		}
@@ -169,14 +216,13 @@ func (t *verb) addMembers(g *jobGroup, spec offpeak.Spec, limit int) (queued []s
 	}
 	g.written += part.Len()
 	g.todo = g.written < g.members || g.todo && !g.cancelledAt.IsZero()
-	t.event(offpeak.Event{Type: what, Account: g.account, Reason: reason, Data: data(offpeak.GroupIndexes{
-		Group: g.id, Indexes: part, Spec: g.spec, Priority: spec.Priority, AtOnce: g.AtOnce, RetryOf: g.retryOf,
-	})})
+	indexes.Indexes = part
+	t.event(offpeak.Event{Type: what, Account: g.account, Reason: reason, Data: data(indexes)})
 	return queued
 }
 
 func (t *verb) putGroup(g *jobGroup) {
-	t.later(writeGroup, int64(g.written), number(g.todo), micros(g.cancelledAt), g.detail, string(g.id))
+	t.later(writeGroup, int64(g.written), number(g.todo), micros(g.cancelledAt), string(g.reason), g.detail, int64(g.waits), string(g.id))
 }
 
 // FillGroup writes further members.
@@ -195,7 +241,14 @@ func (s *Store) FillGroup(ctx context.Context, id offpeak.GroupID, limit int) (s
 		if g.written != was.written {
 			t.putGroup(g)
 		}
-		return store.Filled{Group: g.plain(spec), Queued: queued, Left: g.members - g.written}, nil
+		out := store.Filled{Group: g.plain(spec), Queued: queued, Left: g.members - g.written}
+		if out.Left > 0 {
+			out.Group.State, _ = g.rest()
+		}
+		if g.awaited && out.Left == 0 && len(queued) == 0 && g.written != was.written {
+			out.Freed, err = s.wroteOff(t, g)
+		}
+		return out, err
 	})
 }
 
@@ -204,14 +257,14 @@ func (s *Store) CancelGroup(ctx context.Context, op store.Op, account offpeak.Ac
 	return write(ctx, s, "cancel group "+string(id), func(t *verb) (offpeak.Group, error) {
 		if _, _, err := once(t, op, "group.cancel", string(id), func() (struct{}, error) {
 			g, err := t.groupRow(account, id, forUpdate)
-			if err != nil || !g.cancelledAt.IsZero() {
+			if err != nil || !g.cancelledAt.IsZero() && g.reason == "" {
 				return struct{}{}, err
 			}
 			open, err := t.exists(`SELECT 1 FROM jobs WHERE grp <> id AND grp = $1 AND `+openJob+` LIMIT 1`, string(id))
 			if err != nil {
 				return struct{}{}, err
 			}
-			if !open && g.written == g.members {
+			if !open && (g.written == g.members || g.reason != "") {
 				return struct{}{}, fmt.Errorf("all its members have ended: %w", offpeak.ErrConflict)
 			}
 			g.cancelledAt, g.detail, g.todo = t.now, detail, true
@@ -335,6 +388,9 @@ func (s *Store) Groups(ctx context.Context, f store.GroupFilter, page store.Page
 	if page.Cursor != "" {
 		where = append(where, `id < `+arg(page.Cursor))
 	}
+	if f.Pipeline != "" {
+		where = append(where, `pipe = `+arg(f.Pipeline))
+	}
 	if f.Account != "" {
 		where = append(where, `account = `+arg(string(f.Account)))
 	}
@@ -344,9 +400,13 @@ func (s *Store) Groups(ctx context.Context, f store.GroupFilter, page store.Page
 			in = append(in, arg(string(st)))
 			switch st {
 			case offpeak.JobQueued:
-				unwritten = append(unwritten, `OR (written < members AND cancelled_at = 0)`)
+				unwritten = append(unwritten, `OR (written < members AND cancelled_at = 0 AND waits = 0)`)
+			case offpeak.JobBlocked:
+				unwritten = append(unwritten, `OR (written < members AND cancelled_at = 0 AND waits > 0)`)
 			case offpeak.JobCancelled:
-				unwritten = append(unwritten, `OR (written < members AND cancelled_at <> 0)`)
+				unwritten = append(unwritten, `OR (written < members AND cancelled_at <> 0 AND reason = '')`)
+			case offpeak.JobFailed:
+				unwritten = append(unwritten, `OR (written < members AND reason <> '')`)
 			}
 		}
 		where = append(where, `(EXISTS (SELECT 1 FROM jobs j WHERE j.grp <> j.id AND j.grp = job_groups.id AND j.state IN (`+strings.Join(in, ", ")+`)) `+strings.Join(unwritten, " ")+`)`)
@@ -394,12 +454,17 @@ func (s *Store) counted(t *verb, g *jobGroup) (offpeak.Group, error) {
 	}); err != nil {
 		return offpeak.Group{}, err
 	}
-	if left := g.members - g.written; left > 0 && g.cancelledAt.IsZero() {
-		counts[offpeak.JobQueued] += left
-	} else if left > 0 {
-		counts[offpeak.JobCancelled] += left
+	if left := g.members - g.written; left > 0 {
+		state, _ := g.rest()
+		counts[state] += left
 	}
-	return s.group(t, g, counts)
+	out, err := s.group(t, g, counts)
+	if err != nil || g.parents == 0 {
+		return out, err
+	}
+	after, err := s.awaitedBy(t, []string{string(g.id)})
+	out.After = after[string(g.id)]
+	return out, err
 }
 
 func (s *Store) group(t *verb, g *jobGroup, counts map[offpeak.JobState]int) (offpeak.Group, error) {
@@ -418,9 +483,9 @@ func (s *Store) group(t *verb, g *jobGroup, counts map[offpeak.JobState]int) (of
 func (g *jobGroup) plain(spec offpeak.Spec) offpeak.Group {
 	out := offpeak.Group{
 		ID: g.id, Account: g.account, Spec: spec, Array: g.Array, Size: g.size, Members: g.members,
-		RetryOf: g.retryOf, SubmittedBy: g.by, SubmittedAt: g.at,
+		RetryOf: g.retryOf, SubmittedBy: g.by, SubmittedAt: g.at, Pipeline: g.pipe, Step: g.step, Detail: g.detail,
 	}
-	if !g.cancelledAt.IsZero() {
+	if !g.cancelledAt.IsZero() && g.reason == "" {
 		out.CancelledAt = &g.cancelledAt
 	}
 	return out
@@ -428,12 +493,15 @@ func (g *jobGroup) plain(spec offpeak.Spec) offpeak.Group {
 
 func pruneGroups(t *verb, before int64, limit int) (int, error) {
 	var ids, specs []string
-	if err := t.each(`SELECT id, spec FROM job_groups WHERE todo = 0 AND submitted_at < $1 AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.grp <> j.id AND j.grp = job_groups.id) LIMIT $2`, []any{before, int64(limit)}, func(r Rows) error {
+	if err := t.each(`SELECT id, spec FROM job_groups WHERE todo = 0 AND written = members AND submitted_at < $1 AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.grp <> j.id AND j.grp = job_groups.id) LIMIT $2`, []any{before, int64(limit)}, func(r Rows) error {
 		var id, spec string
 		err := r.Scan(&id, &spec)
 		ids, specs = append(ids, id), append(specs, spec)
 		return err
 	}); err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	if _, err := t.Exec(`DELETE FROM job_after WHERE job = ANY($1)`, ids); err != nil {
 		return 0, err
 	}
 	if _, err := t.Exec(`DELETE FROM job_groups WHERE id = ANY($1)`, ids); err != nil {

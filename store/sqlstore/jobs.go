@@ -23,6 +23,8 @@ type submission struct {
 	// after are the jobs that it waits for: those of the job that it repeats, where it
 	// repeats one.
 	after []offpeak.After
+	// awaited: others of its pipeline may wait for it.
+	awaited bool
 }
 
 func newSubmission(op store.Op, n store.NewJob) (submission, error) {
@@ -31,7 +33,7 @@ func newSubmission(op store.Op, n store.NewJob) (submission, error) {
 		return submission{}, err
 	}
 	requirements, err := json.Marshal(n.Spec.Requirements)
-	return submission{op, n, hashOf(canonical), string(canonical), string(requirements), n.After}, err
+	return submission{op, n, hashOf(canonical), string(canonical), string(requirements), n.After, n.RetryOf != ""}, err
 }
 
 // Submit stores a job.
@@ -146,7 +148,7 @@ func (s *Store) submitted(t *verb, id offpeak.JobID) (offpeak.Job, error) {
 		return offpeak.Job{}, err
 	}
 	if j.parents > 0 {
-		return j.Job, t.readAfter(j)
+		return j.Job, t.readAfter(s, j)
 	}
 	return offpeak.Job{
 		ID: j.ID, Account: j.Account, Group: j.Group, Index: j.Index, Spec: j.Spec, State: offpeak.JobQueued,
@@ -182,7 +184,7 @@ func (s *Store) addJob(t *verb, sub submission, open *quota) error {
 		ID: n.ID, Account: n.Account, Group: or(n.Group, string(n.ID)), Index: n.Index, Spec: n.Spec, State: offpeak.JobQueued,
 		RetryOf: n.RetryOf, SubmittedBy: sub.op.Actor.Member, SubmittedAt: t.now,
 	}}
-	if err := t.waitFor(j, sub.after); err != nil {
+	if err := s.waitFor(t, j, sub.after); err != nil {
 		return err
 	}
 	keep(&t.rows.added, j.ID, j)
@@ -285,7 +287,7 @@ func (s *Store) Job(ctx context.Context, account offpeak.AccountID, id offpeak.J
 		if err != nil {
 			return offpeak.Job{}, err
 		}
-		return j.Job, t.readAfter(j)
+		return j.Job, t.readAfter(s, j)
 	})
 }
 
@@ -360,7 +362,7 @@ func (s *Store) Jobs(ctx context.Context, f store.JobFilter, page store.Page) ([
 				return nil, err
 			}
 		}
-		return out, t.readAfter(out...)
+		return out, t.readAfter(s, out...)
 	})
 	if err != nil {
 		return nil, "", err

@@ -33,6 +33,10 @@ type rows struct {
 	summed   int
 	// done are operations that were done before, and by this verb.
 	done map[offpeak.OpID]operation
+	// groups are arrays that others wait for or are told of.
+	groups map[offpeak.GroupID]*jobGroup
+	// steps are arrays that the verb submits with others.
+	steps map[offpeak.GroupID]offpeak.Group
 	// added are jobs that the verb submits.
 	added map[offpeak.JobID]*job
 }

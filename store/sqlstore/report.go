@@ -427,7 +427,12 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 		t.closeTerm(l.ID, l.Metered)
 	}
 	held := l.State.Holds()
-	l.State, l.Reason, l.Detail, l.ExitCode, l.Signal, l.EndedAt, l.Frozen = row.Lease, e.reason, e.detail, e.exit, e.signal, &t.now, false
+	// This transaction may have begun before the one that it then waited for.
+	ended := later(t.now, l.OfferedAt)
+	if l.StartedAt != nil {
+		ended = later(ended, *l.StartedAt)
+	}
+	l.State, l.Reason, l.Detail, l.ExitCode, l.Signal, l.EndedAt, l.Frozen = row.Lease, e.reason, e.detail, e.exit, e.signal, &ended, false
 	if e.output != "" {
 		l.Output = e.output
 	}
@@ -523,7 +528,7 @@ func (s *Store) settle(t *verb, l *lease, j *job, e ending, row offpeak.End) err
 		j.NotBefore = &at
 	}
 	if v.State.Terminal() {
-		j.EndedAt = &t.now
+		j.EndedAt = l.EndedAt
 	} else if row.Counter != offpeak.CountFree {
 		j.avoid = avoidToo(j.avoid, l.Node)
 	}

@@ -236,8 +236,8 @@ type verb struct {
 	hub    string
 	rows   rows
 	writes writes
-	// ended are jobs that ended here and that others wait for.
-	ended []*endedJob
+	// ended are jobs, and arrays, that ended here and that others wait for.
+	ended []*ended
 }
 
 // texts are ids as a statement takes a list.

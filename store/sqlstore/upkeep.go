@@ -45,6 +45,20 @@ func (s *Store) Events(ctx context.Context, account offpeak.AccountID, after int
 	return out, nil
 }
 
+// Offered is the newest offer of a job. The index holds offers only, by job.
+func (s *Store) Offered(ctx context.Context, job offpeak.JobID) (offpeak.Event, error) {
+	return read(ctx, s, fmt.Sprintf("read the offer of job %s", job), func(t *verb) (offpeak.Event, error) {
+		e := offpeak.Event{Job: job}
+		var at int64
+		var data string
+		err := t.row(`SELECT cursor, at, type, account, attempt, lease, node, data, hub FROM events
+			WHERE job = $1 AND type = 'lease.offered' ORDER BY cursor DESC LIMIT 1`, []any{string(job)},
+			&e.Cursor, &at, &e.Type, &e.Account, &e.Attempt, &e.Lease, &e.Node, &data, &e.Hub)
+		e.At, e.Data = moment(at), json.RawMessage(data)
+		return e, err
+	})
+}
+
 const selectPruned = `SELECT COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE key = 'events_pruned'), 0)`
 
 // pruned is the cursor of the newest event that was pruned.

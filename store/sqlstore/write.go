@@ -61,6 +61,7 @@ const (
 	addAfter
 	awaitJob
 	tellAfter
+	addParts
 	addLabel
 	addLease
 	addDevice
@@ -127,11 +128,12 @@ func (k kind) statement() (query string, exact bool) {
 		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, parents, waits, reason, detail, ended_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`, true
 	case addGroup:
-		return `INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`, true
+		return `INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, parents, waits, cancelled_at, reason, detail, awaited, pipe, step)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`, true
 	case writeGroup:
-		return `UPDATE job_groups SET written = $1, todo = $2, cancelled_at = $3, detail = $4 WHERE id = $5`, true
+		return `UPDATE job_groups SET written = $1, todo = $2, cancelled_at = $3, reason = $4, detail = $5, waits = $6 WHERE id = $7`, true
 	case addMember:
-		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, reason, detail, ended_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`, true
+		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, reason, detail, ended_at, awaited) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`, true
 	case addAfter:
 		return `INSERT INTO job_after (job, account, n, parent, any_end, folder, told, output) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, true
 	case awaitJob:
@@ -139,6 +141,12 @@ func (k kind) statement() (query string, exact bool) {
 		return `UPDATE jobs SET awaited = 1 WHERE id = $1`, false
 	case tellAfter:
 		return `UPDATE job_after SET told = $1, output = CASE WHEN folder <> '' THEN $2 ELSE '' END WHERE job = $3 AND parent = $4 AND told = ''`, true
+	case addParts:
+		// Of a member that was repeated the newer outputs are there already.
+		return `INSERT INTO job_after (job, account, n, parent, any_end, folder, told, output)
+			SELECT $1, account, -1, id, 1, CAST($2 AS TEXT) || '/' || CAST(idx AS TEXT), state, output FROM jobs WHERE grp <> id AND grp = $3 AND output <> '' AND ended_at <> 0
+				AND NOT EXISTS (SELECT 1 FROM job_after a WHERE a.job = $1 AND a.folder = CAST($2 AS TEXT) || '/' || CAST(jobs.idx AS TEXT))
+			ON CONFLICT (job, parent) DO NOTHING`, false
 	case addLabel:
 		return `INSERT INTO job_labels (key, value, job) SELECT $1, $2, seq FROM jobs WHERE id = $3`, true
 	case addLease:

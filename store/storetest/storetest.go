@@ -93,6 +93,7 @@ func Run(t *testing.T, open Open) {
 		{"Blobs", blobs},
 		{"CollectUses", collectUses},
 		{"Events", events},
+		{"Offered", offered},
 		{"Prune", prune},
 		{"Money", money},
 		{"MoneyEnds", moneyEnds},
@@ -112,6 +113,14 @@ func Run(t *testing.T, open Open) {
 		{"Hubs", hubs},
 		{"Backup", backup},
 		{"Closed", closed},
+		{"Wholes", wholes},
+		{"WholesCancelled", wholesCancelled},
+		{"WholesWait", wholesWait},
+		{"WholesRace", wholesRace},
+		{"WholesMany", wholesMany},
+		{"WholesRetried", wholesRetried},
+		{"WholesInputs", wholesInputs},
+		{"WholesSteps", wholesSteps},
 		{"Model", model},
 	} {
 		t.Run(part.name, func(t *testing.T) {

@@ -64,12 +64,22 @@ func TestOCR(t *testing.T) {
 	}
 	out = filepath.Join(home, "nothing")
 	code, _, stderr = once(t, home, "pipeline", "run", filepath.Join(broken, "ocr.yaml"), "--out", out)
-	if code == 0 || !strings.Contains(stderr, "3 succeeded, 2 failed") || !strings.Contains(stderr, "score: failed") {
+	if code == 0 || !strings.Contains(stderr, "2 failed") || !strings.Contains(stderr, "read: failed: 1 of its 4 members have failed") || !strings.Contains(stderr, "score: failed") {
 		t.Errorf("with a broken page: exit code %d: %s", code, stderr)
 	}
 	_, shown, _ := once(t, home, "pipeline", "show", "-")
-	if !strings.Contains(shown, "(page-3) has failed") {
+	if !strings.Contains(shown, "(read) has failed in 1 of its 4 members") {
 		t.Errorf("show says %s, want it to name the page", shown)
+	}
+	// Only that page is read again.
+	if code, _, stderr = once(t, home, "pipeline", "retry", "-"); code != 0 {
+		t.Errorf("retry: %s", stderr)
+	}
+	if code, _, _ = once(t, home, "pipeline", "wait", "-"); code == 0 {
+		t.Error("the broken page was read")
+	}
+	if _, shown, _ = once(t, home, "ps", "--all"); !strings.Contains(shown, "1 failed") {
+		t.Errorf("ps says %s, want the array of the page that was read again", shown)
 	}
 	if code, stdout, stderr := once(t, home, "check"); code != 0 {
 		t.Errorf("check: %s%s", stdout, stderr)

@@ -104,3 +104,19 @@ func parameter(text string) (p offpeak.Parameter, err error) {
 	}
 	return p, nil
 }
+
+// parseArray reads an array as --array takes it.
+func parseArray(text string) (*offpeak.Array, error) {
+	indexes, most, limited := strings.Cut(text, "%")
+	out := &offpeak.Array{}
+	var err error
+	if out.Indexes, err = offpeak.ParseIndexes(indexes); err != nil {
+		return nil, err
+	}
+	if limited {
+		if out.AtOnce, err = strconv.Atoi(most); err != nil || out.AtOnce < 1 || out.AtOnce > offpeak.MaxMembers {
+			return nil, &offpeak.ValueError{Value: text, Rule: fmt.Sprintf("has a number from 1 to %d behind %%", offpeak.MaxMembers)}
+		}
+	}
+	return out, nil
+}

@@ -113,6 +113,15 @@ func fill(n *yaml.Node, v reflect.Value, path string) error {
 	case **offpeak.Price:
 		*money = new(offpeak.Price)
 		return fillPrice(n, *money, wrong)
+	case **offpeak.Array:
+		if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
+			a, err := parseArray(n.Value)
+			if rule, ok := errors.AsType[*offpeak.ValueError](err); ok {
+				return wrong(rule.Rule)
+			}
+			*money = a
+			return nil
+		}
 	case **offpeak.MicroCredits:
 		*money = new(offpeak.MicroCredits)
 		return fillAmount(n, *money, wrong)

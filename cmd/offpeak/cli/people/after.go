@@ -9,14 +9,17 @@ import (
 	"offpeak/cmd/offpeak/cli/world"
 )
 
-// waits finds the jobs that flags name to wait for. The hub is dialled.
+// waits finds the jobs, and arrays, that flags name to wait for. The hub is dialled.
 func (s *submission) waits(ctx context.Context, c *client) ([]offpeak.After, error) {
 	var out []offpeak.After
 	add := func(refs []string, a offpeak.After) error {
 		for _, ref := range refs {
-			id, err := c.job(ctx, ref)
+			id, group, err := c.jobOrGroup(ctx, ref)
 			if err != nil {
 				return err
+			}
+			if group != "" {
+				id = offpeak.JobID(group)
 			}
 			i := slices.IndexFunc(out, func(o offpeak.After) bool { return o.Job == id })
 			switch {

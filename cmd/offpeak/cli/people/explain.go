@@ -1,8 +1,12 @@
 package people
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,9 +22,15 @@ func newExplain(env world.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain JOB",
 		Short: "Say why a job does not run, or where it does",
-		Long: `Explain says in a sentence why a job waits and what would help, then for each
-requirement how many nodes fail it first, and for each node why not or how it
-scores.
+		Long: `Explain says in a sentence why a job waits and what would help. Then: the nearest
+changes that would let it start, each of which was put to the filters; how many
+nodes each filter leaves; how many nodes fail each filter first, and at all; for
+each node why not, or what it would cost and how it scores, by part; and why the
+first of those that fit comes first.
+
+Of a job that was placed it says how: the order that chose, the version of the
+weights, the score and the price. What it would say of a job before that is handed
+in, run --dry-run and submit --dry-run say.
 
 ` + jobHelp,
 		Example: `  offpeak explain -`,
@@ -47,9 +57,17 @@ scores.
 }
 
 func explain(t *render.Table, e wire.Explanation, now time.Time) {
-	t.Line(string(e.Job) + " is " + string(e.State) + ". " + e.Summary)
+	head := ""
+	if e.Job != "" {
+		head = string(e.Job) + " is " + string(e.State) + ". "
+	}
+	t.Line(head + e.Summary)
 	if e.NotBefore != nil && e.NotBefore.After(now) {
 		t.Line("It pauses for another " + render.Span(e.NotBefore.Sub(now)) + " after a failure.")
+	}
+	if p := e.Placed; p != nil {
+		t.Line("")
+		placed(t, p)
 	}
 	if len(e.After) > 0 {
 		t.Line("")
@@ -62,25 +80,94 @@ func explain(t *render.Table, e wire.Explanation, now time.Time) {
 			t.Row(string(a.Job), render.Dash(a.Name), to, render.Dash(string(a.State)))
 		}
 	}
+	if len(e.Nearest) > 0 {
+		t.Line("")
+		t.Row("NODES", "WOULD TAKE IT")
+		for _, n := range e.Nearest {
+			t.Row(fmt.Sprint(n.Nodes), n.Sentence)
+		}
+	}
+	if len(e.Filters) > 0 {
+		t.Line("")
+		t.Row("FILTER", "FAILED", "LEFT")
+		for _, f := range e.Filters {
+			t.Row(string(f.Code), fmt.Sprint(f.Failed), fmt.Sprint(f.Left))
+		}
+	}
 	if len(e.Causes) > 0 {
 		t.Line("")
-		t.Row("NODES", "FAIL FIRST BY", "WANTED", "NEAREST HAS")
+		t.Row("NODES", "IN ALL", "FAIL FIRST BY", "WANTED", "NEAREST HAS")
 		for _, c := range e.Causes {
-			t.Row(fmt.Sprint(c.Nodes), string(c.Code), render.Dash(c.Example.Want), render.Dash(c.Example.Have))
+			all := "-"
+			if c.All > 0 {
+				all = fmt.Sprint(c.All)
+			}
+			t.Row(fmt.Sprint(c.Nodes), all, string(c.Code), render.Dash(c.Example.Want), render.Dash(c.Example.Have))
 		}
+	}
+	if e.Seen > 0 {
+		t.Line(fmt.Sprintf("Causes in all and what would take it are of %d nodes: the others were not looked at so closely.", e.Seen))
 	}
 	if len(e.Nodes) > 0 {
 		t.Line("")
-		t.Row("NODE", "FITS", "SCORE", "REASON")
-		for _, n := range e.Nodes {
-			name, fits, score := n.Name, "no", "-"
-			if name == "" {
-				name = string(n.Node)
+		t.Row("NODE", "FITS", "PRICE", "SCORE", "REASON")
+		for i := range e.Nodes {
+			n := &e.Nodes[i]
+			if !n.Fits {
+				t.Row(called(n), "no", "-", "-", render.Dash(reasons(n)+n.Note))
+				continue
 			}
-			if n.Fits {
-				fits, score = "yes", fmt.Sprintf("%.3f", n.Score)
+			price := "-"
+			if n.Price != nil {
+				price = n.Price.String()
 			}
-			t.Row(name, fits, score, render.Dash(n.Reason.String()+n.Note))
+			t.Row(called(n), "yes", price, fmt.Sprintf("%.3f", n.Score), render.Dash(strings.TrimSpace(shares(n.Shares)+"  "+n.Note)))
 		}
 	}
+	if e.Won != nil {
+		t.Line(called(&e.Nodes[0]) + " comes first. " + e.Won.Sentence)
+	}
+}
+
+func called(n *wire.NodeVerdict) string {
+	if n.Name != "" {
+		return n.Name
+	}
+	return string(n.Node)
+}
+
+// reasons are all that keeps a job from a node.
+func reasons(n *wire.NodeVerdict) string {
+	all := []string{n.Reason.String()}
+	for _, r := range n.Also {
+		all = append(all, r.String())
+	}
+	return strings.Join(all, "; ")
+}
+
+// shares are what makes a score, the most first.
+func shares(parts map[string]float64) string {
+	names := slices.Sorted(maps.Keys(parts))
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(parts[b], parts[a]) })
+	var out []string
+	for _, name := range names {
+		out = append(out, fmt.Sprintf("%s %.3f", name, parts[name]))
+	}
+	return strings.Join(out, " + ")
+}
+
+// placed says how an attempt came to its node.
+func placed(t *render.Table, p *wire.Placed) {
+	policy := p.Policy
+	if policy == "" {
+		policy = "?"
+	}
+	line := fmt.Sprintf("Attempt %d was placed on %s at %s by the order %s: it scored %.3f at %s", p.Attempt, p.Node, render.Stamp(&p.At), policy, p.Score, p.Price)
+	if p.Candidates > 0 {
+		line += fmt.Sprintf(" among %d nodes at least", p.Candidates)
+	}
+	if p.Weights > 0 {
+		line += fmt.Sprintf(", by version %d of the weights", p.Weights)
+	}
+	t.Line(line + ".")
 }

@@ -82,6 +82,9 @@ func (c *client) showGroup(ctx context.Context, id offpeak.GroupID) error {
 		field("Command", render.Argv(g.Spec.Task.Command))
 		field("Driver", g.Spec.Task.Driver)
 		field("Asks for", asks(g.Spec.WithDefaults().Requirements))
+		for _, a := range g.After {
+			field("After", afterLine(a))
+		}
 		field("Input", string(g.Spec.Task.Input))
 		field("Outputs", strings.Join(g.Spec.Task.Outputs, ", "))
 		field("Labels", strings.Join(render.Pairs(g.Spec.Labels), ", "))

@@ -45,10 +45,13 @@ if one failed. At most ` + fmt.Sprint(offpeak.MaxMembers) + ` members.
 Exit codes: the job's own; 1 if it failed without one; 2 for bad input; 130 if it
 was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 
+` + dryRunHelp + `
+
 ` + transfer.InputHelp,
 		Example: `  offpeak run -- echo hello
   offpeak run --input . --output model.json -- python3 train.py
   offpeak run --vram 24GB --max-price 0.40/h --input . -- python3 train.py --epochs 20
+  offpeak run --dry-run --vram 24GB --max-price 0.40/h -- python3 train.py
   offpeak run --input-from data=- -- python3 train.py data/clean.csv
   offpeak run digits.wasm
   offpeak run --array 0-99%10 -- sh -c 'echo part $OFFPEAK_ARRAY_INDEX of $OFFPEAK_ARRAY_SIZE'
@@ -57,6 +60,9 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 			array, err := s.group.Read(cmd)
 			if err != nil {
 				return world.Refuse(err)
+			}
+			if s.dry {
+				return s.foretell(cmd.Context(), c, args, array)
 			}
 			if array != nil {
 				group, err := s.submitArray(cmd.Context(), c, args, *array)

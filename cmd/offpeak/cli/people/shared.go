@@ -97,6 +97,11 @@ func (c *Client) Job(ctx context.Context, ref string) (offpeak.JobID, error) {
 	return c.own.job(ctx, ref)
 }
 
+// JobOrGroup finds the job, or the array, that a person named. The hub is dialled.
+func (c *Client) JobOrGroup(ctx context.Context, ref string) (offpeak.JobID, offpeak.GroupID, error) {
+	return c.own.jobOrGroup(ctx, ref)
+}
+
 // CompleteJobs completes the ids of jobs in any of states, all if there are none.
 func (c *Client) CompleteJobs(states ...offpeak.JobState) cobra.CompletionFunc {
 	return c.own.completeJobs(states...)

@@ -35,15 +35,21 @@ A job file is YAML with the names of the API; sizes may have units:
       memory_bytes: 4GB
       max_price: 0.40/h
 
+` + dryRunHelp + `
+
 ` + transfer.InputHelp,
 		Example: `  offpeak submit --input . --output model.json -- python3 train.py
   offpeak submit --after - -- python3 report.py
+  offpeak submit --dry-run --gpus 2 -- python3 train.py
   offpeak submit -f job.yaml
   offpeak submit -f job.yaml --name second-try --memory 8GB`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			array, err := s.group.Read(cmd)
 			if err != nil {
 				return world.Refuse(err)
+			}
+			if s.dry {
+				return s.foretell(cmd.Context(), c, args, array)
 			}
 			if array != nil {
 				group, err := s.submitArray(cmd.Context(), c, args, *array)
@@ -75,6 +81,8 @@ type submission struct {
 	manifest.Flags
 	group manifest.Array
 	file  string
+	// dry says that it is not to be handed in.
+	dry bool
 	// after, afterAny and from name jobs to wait for.
 	after, afterAny, from []string
 }
@@ -84,9 +92,10 @@ func (s *submission) bind(cmd *cobra.Command, c *client) {
 	s.group.Bind(cmd)
 	f := cmd.Flags()
 	f.StringVarP(&s.file, "file", "f", "", "job `file` in YAML; - reads it from standard input")
-	f.StringArrayVar(&s.after, "after", nil, "begin once this `job` has succeeded; if it does not, this one fails (repeatable)")
-	f.StringArrayVar(&s.afterAny, "after-any", nil, "begin once this `job` has ended, however (repeatable)")
-	f.StringArrayVar(&s.from, "input-from", nil, "begin once a job has succeeded, with its outputs in a folder: `folder=job` (repeatable)")
+	f.BoolVar(&s.dry, "dry-run", false, "hand nothing in: say where it would go, or why it would wait")
+	f.StringArrayVar(&s.after, "after", nil, "begin once this `job`, or each member of this array, has succeeded; if not, this one fails (repeatable)")
+	f.StringArrayVar(&s.afterAny, "after-any", nil, "begin once this `job`, or all of this array, has ended, however (repeatable)")
+	f.StringArrayVar(&s.from, "input-from", nil, "begin once a job has succeeded, with its outputs in a folder: `folder=job`; of an array in folder/INDEX (repeatable)")
 	for _, name := range []string{"after", "after-any"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, c.completeJobs())
 	}
@@ -125,7 +134,7 @@ func (s *submission) spec(ctx context.Context, c *client, command []string) (spe
 	if after, err = s.waits(ctx, c); err != nil {
 		return spec, nil, err
 	}
-	if len(given) > 0 {
+	if len(given) > 0 && !s.dry {
 		spec.Task.Input, err = c.desk().Send(ctx, given)
 	}
 	return spec, after, err
@@ -149,16 +158,13 @@ func (s *submission) submit(ctx context.Context, c *client, command []string) (o
 
 // submitArray hands an array of the job in.
 func (s *submission) submitArray(ctx context.Context, c *client, command []string, array offpeak.Array) (offpeak.Group, error) {
-	if len(s.after)+len(s.afterAny)+len(s.from) > 0 {
-		return offpeak.Group{}, world.Refuse(errors.New("an array waits for no other jobs yet: leave --after, --after-any and --input-from out, or submit it once they have ended"))
-	}
-	spec, _, err := s.spec(ctx, c, command)
+	spec, after, err := s.spec(ctx, c, command)
 	if err != nil {
 		return offpeak.Group{}, err
 	}
 	op := remote.NewOp()
 	group, err := remote.Ask(ctx, c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (offpeak.Group, error) {
-		return d.SubmitGroup(ctx, op, wire.NewGroup{Spec: spec, Array: array})
+		return d.SubmitGroup(ctx, op, wire.NewGroup{Spec: spec, Array: array, After: after})
 	})
 	if err == nil {
 		c.remember(string(group.ID))

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"offpeak"
+	"offpeak/cmd/offpeak/cli/arrays"
 	"offpeak/cmd/offpeak/cli/follow"
 	"offpeak/cmd/offpeak/cli/manifest"
 	"offpeak/cmd/offpeak/cli/people"
@@ -68,6 +69,8 @@ A step is written as a job file is (see offpeak submit --help), and may also hav
   after_any   steps that must have ended, however
   from        steps that must succeed, and whose outputs land in a folder of their
               name in the job's folder; with after_any too, just those that there are
+  array       makes an array of the step, one job for each index: 0-7 or 0-99%10. Who waits
+              for it waits for all of them; from finds their outputs in NAME/INDEX
   files       files and folders that land in the job's folder; their paths begin at
               the folder of the pipeline file`,
 		Example: `  offpeak pipeline run digits.yaml
@@ -116,7 +119,7 @@ running by Ctrl-C; 143 if it was left running by SIGTERM; 2 for bad input.`,
 			if p, err = w.orLeave(ctx, env, signals); err != nil {
 				return err
 			}
-			if err := fetch(ctx, c, p, out); err != nil {
+			if err := fetch(ctx, c, env, hub, p, out); err != nil {
 				return err
 			}
 			return exit(p)
@@ -183,9 +186,16 @@ func find(ctx context.Context, c *people.Client, ref string) (*remote.Hub, strin
 	if err != nil || strings.HasPrefix(ref, "pipe_") {
 		return hub, ref, err
 	}
-	id, err := c.Job(ctx, ref)
+	id, group, err := c.JobOrGroup(ctx, ref)
 	if err != nil {
 		return nil, "", err
+	}
+	if group != "" {
+		g, err := remote.Ask(ctx, hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (offpeak.Group, error) { return d.Group(ctx, group) })
+		if err == nil && g.Pipeline == "" {
+			err = world.Refuse(fmt.Errorf("array %s is no step of a pipeline", group))
+		}
+		return hub, g.Pipeline, err
 	}
 	job, err := remote.Ask(ctx, hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (offpeak.Job, error) { return d.Job(ctx, id) })
 	if err == nil && !strings.HasPrefix(job.Group, "pipe_") {
@@ -237,7 +247,9 @@ func show(c *people.Client, p wire.PipelineJobs) error {
 				}
 			}
 			why := ""
-			if j.State.Terminal() {
+			if isArray(j) {
+				why = j.Detail
+			} else if j.State.Terminal() {
 				why = render.Ended(j.Reason, j.Detail, j.ExitCode, j.Signal)
 			}
 			t.Row(j.Spec.Name, string(j.ID), string(j.State), render.Dash(strings.Join(waits, ", ")), render.Dash(why))
@@ -353,8 +365,11 @@ made that had succeeded, and resume from their checkpoints.
 	return c.Command(cmd)
 }
 
+// isArray says that a step is an array, which stands among jobs with its id.
+func isArray(j offpeak.Job) bool { return offpeak.GroupID(j.ID).Valid() }
+
 // fetch fetches the outputs that no step takes.
-func fetch(ctx context.Context, c *people.Client, p wire.PipelineJobs, out string) error {
+func fetch(ctx context.Context, c *people.Client, env world.Env, hub *remote.Hub, p wire.PipelineJobs, out string) error {
 	taken := map[offpeak.JobID]bool{}
 	for _, j := range p.Jobs {
 		for _, a := range j.After {
@@ -362,6 +377,13 @@ func fetch(ctx context.Context, c *people.Client, p wire.PipelineJobs, out strin
 		}
 	}
 	for _, j := range p.Jobs {
+		if isArray(j) && !taken[j.ID] && len(j.Spec.Task.Outputs) > 0 {
+			whole := arrays.Whole{Env: env, Hub: hub, Note: c.Note, Desk: c.Desk(), ID: offpeak.GroupID(j.ID)}
+			if _, err := whole.Fetch(ctx, filepath.Join(out, j.Spec.Name)); err != nil {
+				return world.Hint(err, "Fetch them again: `offpeak outputs "+string(j.ID)+"`.")
+			}
+			continue
+		}
 		if j.Output == "" || taken[j.ID] {
 			continue
 		}

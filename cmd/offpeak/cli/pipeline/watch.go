@@ -63,6 +63,12 @@ func (w *watch) tell(ctx context.Context, was, now offpeak.Job) {
 	step := now.Spec.Name + ": "
 	switch {
 	case now.State == was.State && now.Attempt == was.Attempt:
+	case isArray(now):
+		line := step + string(now.State)
+		if now.Detail != "" {
+			line += ": " + now.Detail
+		}
+		w.c.Note(line)
 	case now.State.Terminal():
 		w.c.Note(step + string(now.State) + ": " + render.Ended(now.Reason, now.Detail, now.ExitCode, now.Signal))
 		if now.State == offpeak.JobFailed && now.Reason != offpeak.EndDependencyFailed {

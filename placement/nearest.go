@@ -1,0 +1,366 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"offpeak"
+)
+
+// Sight is one node as Nearest looks at it, apart from the fleet.
+type Sight struct {
+	Offer offpeak.Offer
+	// Later is what keeps work off it from Offer.Opens on, where that is known.
+	Later offpeak.FitCode
+}
+
+// MaxSights is how many nodes an explanation looks at for causes behind the first
+// and for the nearest changes.
+const MaxSights = 20_000
+
+// Sights copies so many nodes. The copy does not change with the fleet, so that
+// Nearest may run while others use that.
+func (f *Fleet) Sights(limit int) []Sight {
+	out := make([]Sight, 0, min(limit, len(f.nodes)))
+	for _, n := range f.nodes[:cap(out)] {
+		s := Sight{Offer: n.offer, Later: n.offer.Why}
+		switch then := *n; s.Later {
+		case offpeak.FitWindow:
+			then.availability, then.shut = offpeak.NodeAvailable, false
+			s.Later = then.why()
+		case offpeak.FitQuarantined:
+			if then.barred {
+				then.barred = false
+				s.Later = then.why()
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// Outlook says why a job fits nowhere now, and what would let it start.
+type Outlook struct {
+	// Causes are all filters that nodes fail, also behind the first, in the order of
+	// the filters.
+	Causes []Cause
+	// Changes would let it start: of one thing each, and where none such helps now of
+	// two. The nearest are first.
+	Changes []Change
+	// Seen is how many nodes were looked at.
+	Seen int
+}
+
+// Change is what would have to be otherwise for a job to fit somewhere. It holds
+// by Requirements.Fits.
+type Change struct {
+	// Parts are what changes, one or two.
+	Parts []Part
+	// Nodes are how many of those seen fit then.
+	Nodes int
+	// Requirements are the job's, so changed.
+	Requirements offpeak.Requirements
+	// At is when the nodes take work again, where time is a part.
+	At *time.Time
+	// Gap says how far it is from what was asked for, for the order.
+	Gap float64
+}
+
+// Part is one thing that changes: what a flag of the command line asks for.
+type Part struct {
+	// What is the code of a filter that it lifts.
+	What offpeak.FitCode
+	// Flag asks for it, "" for what only time brings. From is what it says now; To is
+	// what it would have to say, "" for nothing at all.
+	Flag, From, To string
+}
+
+const (
+	maxChanges = 8
+	// maxLevers bounds what is tried: a job may have 32 conditions on labels.
+	maxLevers = 32
+)
+
+// trial is the nodes that some levers open.
+type trial struct{ nodes []*Sight }
+
+// outlook is the work of Nearest.
+type outlook struct {
+	job    Job
+	levers []lever
+	// lifts are the levers by the codes that they may lift.
+	lifts map[offpeak.FitCode][]int
+	// loose are the requirements without one lever's, or two's.
+	loose map[[2]int]*offpeak.Requirements
+}
+
+// none is no second lever.
+const none = -1
+
+// Nearest looks at nodes for all that keeps a job from them, and for the smallest
+// changes of what it asks for that would let it start. It tries one change at a
+// time, and two, so its cost is that of a few questions a node. Every change that
+// it returns was put to the predicate.
+func Nearest(job Job, nodes []Sight) Outlook {
+	out := Outlook{Seen: len(nodes), Causes: allCauses(job, nodes)}
+	w := outlook{job: job, levers: levers(job.Requirements), lifts: make(map[offpeak.FitCode][]int), loose: make(map[[2]int]*offpeak.Requirements)}
+	for i, l := range w.levers {
+		for _, code := range l.lifts {
+			if !slices.Contains(w.lifts[code], i) {
+				w.lifts[code] = append(w.lifts[code], i)
+			}
+		}
+	}
+	single, pairs := make(map[[2]int]*trial), make(map[[2]int]*trial)
+	for i := range nodes {
+		w.try(&nodes[i], single, pairs)
+	}
+	now := false
+	for i := range w.levers {
+		if t := single[[2]int{i, none}]; t != nil {
+			for _, c := range w.steps(i, t.nodes) {
+				out.Changes = append(out.Changes, c)
+				now = now || c.At == nil
+			}
+		}
+	}
+	if !now {
+		for i := range w.levers {
+			for k := i + 1; k < len(w.levers); k++ {
+				if t := pairs[[2]int{i, k}]; t != nil {
+					// What one of the two opens is open then as well.
+					more := slices.Clip(t.nodes)
+					for _, l := range []int{i, k} {
+						if one := single[[2]int{l, none}]; one != nil {
+							more = append(more, one.nodes...)
+						}
+					}
+					if c, ok := w.both(i, k, t.nodes, more); ok {
+						out.Changes = append(out.Changes, c)
+					}
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(out.Changes, func(a, b Change) int {
+		return cmp.Or(cmp.Compare(len(a.Parts), len(b.Parts)), cmp.Compare(a.Gap, b.Gap), cmp.Compare(b.Nodes, a.Nodes))
+	})
+	out.Changes = out.Changes[:min(len(out.Changes), maxChanges)]
+	return out
+}
+
+// allCauses counts the filters that nodes fail, those behind the first too.
+func allCauses(job Job, nodes []Sight) []Cause {
+	a := ask{Job: job, gpus: len(job.Requirements.GPUs) > 0}
+	causes := make(map[offpeak.FitCode]*Cause)
+	near := make(map[offpeak.FitCode]float64)
+	for i := range nodes {
+		n, first := node{offer: nodes[i].Offer}, true
+		chain(job, &n.offer, func(code offpeak.FitCode, words func() offpeak.Reason) {
+			c, gap := causes[code], a.gap(&n, offpeak.Reason{Code: code})
+			if c == nil {
+				c = &Cause{Code: code}
+				causes[code] = c
+			}
+			if c.All++; first {
+				c.Nodes++
+			}
+			if first = false; c.All == 1 || gap < near[code] {
+				c.Nearest, near[code] = words(), gap
+			}
+		})
+	}
+	var out []Cause
+	for _, code := range offpeak.FitCodes() {
+		if c := causes[code]; c != nil {
+			out = append(out, *c)
+		}
+	}
+	return out
+}
+
+// without are the requirements with one lever, or two, pulled all the way.
+func (w *outlook) without(i, k int) *offpeak.Requirements {
+	if k < i && k != none {
+		i, k = k, i
+	}
+	key := [2]int{i, k}
+	r := w.loose[key]
+	if r == nil {
+		loose := *w.job.Requirements
+		w.levers[i].drop(&loose)
+		if k != none {
+			w.levers[k].drop(&loose)
+		}
+		r = &loose
+		w.loose[key] = r
+	}
+	return r
+}
+
+// refused puts requirements to a node, as it will be where one lever is time.
+func (w *outlook) refused(r *offpeak.Requirements, s *Sight, later bool) offpeak.FitCode {
+	if later && !s.Offer.Ready && s.Offer.Opens != nil {
+		o := s.Offer
+		o.Why = s.Later
+		o.Ready = o.Why == offpeak.FitOK
+		return r.Refused(w.job.Account, w.job.Driver, &o)
+	}
+	return r.Refused(w.job.Account, w.job.Driver, &s.Offer)
+}
+
+// try finds which lever opens a node, and if none does which two.
+func (w *outlook) try(s *Sight, single, pairs map[[2]int]*trial) {
+	code := w.refused(w.job.Requirements, s, false)
+	if code == offpeak.FitOK {
+		return
+	}
+	alone := false
+	var found [][2]int
+	for _, i := range w.lifts[code] {
+		next := w.refused(w.without(i, none), s, w.levers[i].time)
+		if next == offpeak.FitOK {
+			alone = true
+			note(single, [2]int{i, none}, s)
+			continue
+		}
+		for _, k := range w.lifts[next] {
+			pair := [2]int{min(i, k), max(i, k)}
+			if k == i || slices.Contains(found, pair) {
+				continue
+			}
+			if w.refused(w.without(i, k), s, w.levers[i].time || w.levers[k].time) == offpeak.FitOK {
+				found = append(found, pair)
+			}
+		}
+	}
+	if !alone {
+		for _, pair := range found {
+			note(pairs, pair, s)
+		}
+	}
+}
+
+func note(to map[[2]int]*trial, key [2]int, s *Sight) {
+	t := to[key]
+	if t == nil {
+		t = &trial{}
+		to[key] = t
+	}
+	t.nodes = append(t.nodes, s)
+}
+
+// step is what one node needs.
+type step struct {
+	r   offpeak.Requirements
+	at  *time.Time
+	gap float64
+}
+
+// steps are the smallest change of one lever that opens a node, and the smallest
+// that opens half of those that it can.
+func (w *outlook) steps(i int, nodes []*Sight) (out []Change) {
+	l := &w.levers[i]
+	var all []step
+	for _, s := range nodes {
+		if t, ok := w.least(w.job.Requirements, s, i, false); ok {
+			all = append(all, t)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(all, step.compare)
+	for _, t := range []step{all[0], all[(len(all)-1)/2]} {
+		c := w.change(t, nodes, l)
+		if len(out) == 0 || c.Nodes > out[0].Nodes {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func (t step) compare(u step) int {
+	if t.at != nil && u.at != nil {
+		return cmp.Or(t.at.Compare(*u.at), cmp.Compare(t.gap, u.gap))
+	}
+	return cmp.Compare(t.gap, u.gap)
+}
+
+// both is the smallest change of two levers that opens a node.
+// Nodes of all are counted.
+func (w *outlook) both(i, k int, nodes, all []*Sight) (Change, bool) {
+	var best step
+	found := false
+	if w.levers[k].flag == gpusFlag {
+		i, k = k, i // how many first: what each must be is said of those that are left
+	}
+	for _, s := range nodes {
+		// Each with the other all the way, then both as far as they must.
+		later := w.levers[i].time || w.levers[k].time
+		x, ok := w.least(w.without(k, none), s, i, later)
+		if !ok {
+			continue
+		}
+		kept := *w.job.Requirements
+		w.levers[i].take(&kept, &x.r)
+		y, ok := w.least(&kept, s, k, later)
+		if !ok {
+			continue
+		}
+		y.gap += x.gap
+		if y.at == nil {
+			y.at = x.at
+		}
+		if !found || y.compare(best) < 0 {
+			best, found = y, true
+		}
+	}
+	if !found {
+		return Change{}, false
+	}
+	return w.change(best, all, &w.levers[i], &w.levers[k]), true
+}
+
+// least is the smallest change of one lever after which requirements fit a node.
+func (w *outlook) least(from *offpeak.Requirements, s *Sight, i int, later bool) (step, bool) {
+	l := &w.levers[i]
+	t := step{gap: 1}
+	if l.time {
+		if s.Offer.Opens == nil {
+			return t, false
+		}
+		t.r, t.at = *from, s.Offer.Opens
+		return t, w.refused(from, s, true) == offpeak.FitOK
+	}
+	if later {
+		t.at = s.Offer.Opens
+	}
+	for _, r := range l.values(from, &s.Offer) {
+		if w.refused(&r, s, later) == offpeak.FitOK {
+			t.r, t.gap = r, l.gap(w.job.Requirements, &r)
+			return t, true
+		}
+	}
+	return t, false
+}
+
+// change counts the nodes that a step opens, by the predicate.
+func (w *outlook) change(t step, nodes []*Sight, of ...*lever) Change {
+	c := Change{Requirements: t.r, At: t.at, Gap: t.gap}
+	for _, s := range nodes {
+		open := t.at == nil || s.Offer.Opens != nil && !s.Offer.Opens.After(*t.at) || s.Offer.Ready
+		if open && w.refused(&t.r, s, t.at != nil) == offpeak.FitOK {
+			c.Nodes++
+		}
+	}
+	for _, l := range of {
+		p := Part{What: l.lifts[0], Flag: l.flag}
+		if !l.time {
+			p.From, p.To = l.text(w.job.Requirements), l.text(&t.r)
+		}
+		c.Parts = append(c.Parts, p)
+	}
+	return c
+}
