@@ -157,7 +157,6 @@ line', 1, 2), (5, 'j5', 'acct_1', 'j5', 0, '%[1]s', 'b', 5, 'queued', NULL, '', 
 		`INSERT INTO tree_chunks VALUES ('acct_1', 'tree', 'chunk')`,
 		`INSERT INTO operations VALUES ('op1', 'acct_1', zeroblob(32), '{}', 1)`,
 		`INSERT INTO events (cursor, at, type, account, job, attempt, lease, node, reason, data) VALUES (8, 1, 'job.queued', 'acct_1', 'j3', 0, '', '', '', ''), (9, 1, 'job.queued', 'acct_1', 'j5', 0, '', '', '', '{"a":1}')`,
-		`INSERT INTO weights VALUES (1, 1, 'acct_1', 'm1', '{"vram":0.4}'), (2, 2, 'acct_1', '', '')`,
 		`INSERT INTO audit VALUES (6, 1, 'acct_1', '', '', '', '', 'verb', '', 'done')`,
 		// Rows that were given out and are gone.
 		`UPDATE sqlite_sequence SET seq = 1000 WHERE name IN ('jobs', 'checkpoints', 'audit', 'events', 'transactions')`,
