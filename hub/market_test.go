@@ -455,6 +455,33 @@ func TestUnfundedRun(t *testing.T) {
 	})
 }
 
+// A job that takes none of a node's devices is traded as one without.
+func TestPricedJobBesideAnIdleGPU(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.joinWith("one", 4000)
+		must(t, g.hub.SetInventory(t.Context(), a.id, offpeak.Inventory{
+			Hostname: "one", OS: "linux", Arch: "amd64", CPU: 4000, Memory: 8 * offpeak.GiB, Disk: 64 * offpeak.GiB, Drivers: []string{"process"}, Shared: []string{"process"},
+			Devices: []offpeak.Device{{ID: "GPU-0", Vendor: "nvidia", Model: "RTX 4090", VRAM: 24 * offpeak.GiB}},
+		}))
+		price := 10 * cent
+		g.asks(a.id, 50*cent, func(p *wire.AskPlan) { p.Ask.CPU = &price })
+		guest := g.guest("guest")
+		job := g.bids(guest, 20*cent, nil)
+		d := a.works()
+		if d.Job != job || g.price(job) != 10*cent {
+			t.Fatalf("the node was offered %s at %s", d.Job, g.price(job))
+		}
+		a.keep(time.Second, d.Lease)
+		a.end(d, offpeak.EndCompleted)
+		time.Sleep(5 * time.Second)
+		list, _, err := g.hub.Trade().Candles(t.Context(), store.CandleFilter{Resolution: offpeak.Hours, Plain: true}, store.Page{Limit: 10})
+		must(t, err)
+		if len(list) != 1 || list[0].Trades != 1 || list[0].Close != 10*cent || list[0].Kind != (offpeak.Kind{}) {
+			t.Errorf("the history is %+v", list)
+		}
+	})
+}
+
 // Case 42: a node's owner switches its GPU off. No job is given to it any more, and
 // one that was offered it and has not begun goes back at once, at nobody's cost.
 func TestSwitchedOffDevice(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"offpeak"
@@ -304,11 +305,11 @@ func (f *Floor) recent(ctx context.Context, s offpeak.Segment, now time.Time) ([
 
 // Segment is the part of the market in which some devices of a node are traded:
 // that of its first one, of all where none are named, as nodes with unlike devices
-// are rare. Without devices it is the zero kind.
+// are rare. Without devices, as for a job beside idle ones, it is the zero kind.
 func Segment(n *offpeak.Node, devices []offpeak.DeviceID) offpeak.Segment {
 	s := offpeak.Segment{Region: n.Inventory.Region}
 	for _, d := range n.Inventory.Devices {
-		if devices == nil || d.ID == devices[0] {
+		if devices == nil || slices.Index(devices, d.ID) == 0 {
 			s.Kind = offpeak.Kind{Vendor: d.Vendor, Model: d.Model, VRAM: d.VRAM}
 			break
 		}
