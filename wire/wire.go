@@ -293,6 +293,9 @@ type Explanation struct {
 	Nodes []NodeVerdict `json:"nodes,omitempty"`
 	// Won says why the first of the nodes that fit comes first.
 	Won *Won `json:"won,omitempty" doc:"why the first of the nodes that fit comes first"`
+	// Policy is by which order a job that waits is placed, PolicyFrom who named it.
+	Policy     string `json:"policy,omitempty" doc:"the order that chooses among the nodes that fit, of a job that waits: cheapest, balanced or fastest"`
+	PolicyFrom string `json:"policy_from,omitempty" doc:"who named that order: job or grid"`
 	// Placed is what was recorded when the newest attempt was placed.
 	Placed *Placed `json:"placed,omitempty" doc:"what was recorded when the newest attempt was placed; absent where there was none, or its event is no longer kept"`
 	// After are the jobs that it waits for, while it is blocked.
@@ -383,8 +386,10 @@ type Placed struct {
 	At      time.Time       `json:"at"`
 	Price   offpeak.Price   `json:"price" doc:"what it pays, micro-credits per hour"`
 	Policy  string          `json:"policy,omitempty" doc:"the order that chose"`
-	Weights int64           `json:"weights" doc:"version of the weights that chose; 0 are the defaults"`
-	Score   float64         `json:"score"`
+	// PolicyFrom says who named the order; "" where an older hub did not note it.
+	PolicyFrom string  `json:"policy_from,omitempty" doc:"who named that order: job or grid"`
+	Weights    int64   `json:"weights" doc:"version of the weights that chose; 0 are the defaults"`
+	Score      float64 `json:"score"`
 	// Candidates is how many nodes fitted, at the least; 0 where nobody counted.
 	Candidates int `json:"candidates,omitempty" doc:"nodes that fitted, at the least; absent where that made no difference"`
 }

@@ -217,6 +217,7 @@ type QueuedData struct {
 	Priority     int                   `json:"priority"`
 	Driver       string                `json:"driver"`
 	Requirements *offpeak.Requirements `json:"requirements"`
+	Policy       offpeak.Policy        `json:"policy"`
 	Limit        offpeak.Duration      `json:"time_limit"`
 	Retry        *offpeak.RetryPolicy  `json:"retry"`
 }
@@ -240,7 +241,7 @@ func (r *recorder) track(id offpeak.JobID, at time.Time) *jobTrack {
 func jobOf(j *offpeak.Job) *Job {
 	return &Job{
 		ID: j.ID, Account: j.Account, Driver: j.Spec.Task.Driver, Priority: j.Spec.Priority,
-		Requirements: j.Spec.Requirements, Limit: j.Spec.Limits.Time, Retry: j.Spec.Retry,
+		Requirements: j.Spec.Requirements, Policy: j.Spec.Policy, Limit: j.Spec.Limits.Time, Retry: j.Spec.Retry,
 	}
 }
 
@@ -256,7 +257,7 @@ func (r *recorder) job(e *offpeak.Event, what string) error {
 		if d.Requirements != nil {
 			r.jobs[e.Job] = &jobTrack{submitted: e.At, blocked: blocked, job: &Job{
 				ID: e.Job, Account: e.Account, Driver: d.Driver, Priority: d.Priority,
-				Requirements: *d.Requirements, Limit: d.Limit, Retry: d.Retry,
+				Requirements: *d.Requirements, Policy: d.Policy, Limit: d.Limit, Retry: d.Retry,
 			}}
 			return nil
 		}

@@ -42,6 +42,7 @@ func Run(t *testing.T, open Open) {
 		{"Quotas", quotas},
 		{"QuotaOfGPUs", quotaOfGPUs},
 		{"Used", used},
+		{"Policies", policies},
 		{"Cancel", cancel},
 		{"After", after},
 		{"AfterRefused", afterRefused},
