@@ -11,3 +11,11 @@ func (h *Hub) SetMetrics(node offpeak.NodeID, m placement.Metrics) {
 	defer h.mu.Unlock()
 	h.fleet.SetMetrics(node, m)
 }
+
+// Weighed is what placement has of a node, known that it has any.
+func (h *Hub) Weighed(node offpeak.NodeID) (m placement.Metrics, known bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m = h.fleet.Metrics(node)
+	return m, m != (placement.Metrics{})
+}

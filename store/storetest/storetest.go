@@ -43,6 +43,7 @@ func Run(t *testing.T, open Open) {
 		{"QuotaOfGPUs", quotaOfGPUs},
 		{"Used", used},
 		{"Policies", policies},
+		{"Past", past},
 		{"Cancel", cancel},
 		{"After", after},
 		{"AfterRefused", afterRefused},
