@@ -166,7 +166,7 @@ func TestEveryHubMeasures(t *testing.T) {
 		_, known := hubs[1].hub.Weighed(a.id)
 		return known
 	})
-	a.drops(5)
+	a.drops(3)
 	want := hubs[0].measured(a.id)
 	if want.Reliability == nil {
 		t.Fatalf("measured %+v", want)

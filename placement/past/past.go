@@ -34,8 +34,8 @@ const (
 	// longer already is expected to be for as long again.
 	priorReturn = 4 * time.Hour
 
-	// enough is how much must be known before anybody is told.
-	enough = 3
+	// enough is how much must be known before anybody is told: three things of today.
+	enough = 2.5
 )
 
 // Node is what is kept of one node: a few numbers, however much it did. The zero

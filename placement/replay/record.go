@@ -12,6 +12,7 @@ import (
 
 	"offpeak"
 	"offpeak/placement"
+	"offpeak/placement/past"
 )
 
 // Base is what is known beside events: of nodes and jobs that were there before the
@@ -34,7 +35,7 @@ type Base struct {
 // Record makes traffic of events. What they do not tell is taken from the base, or
 // else assumed, and noted.
 func Record(events iter.Seq2[offpeak.Event, error], base Base) (*Traffic, error) {
-	r := recorder{base: base, nodes: make(map[offpeak.NodeID]*nodeTrack), jobs: make(map[offpeak.JobID]*jobTrack)}
+	r := recorder{base: base, nodes: make(map[offpeak.NodeID]*nodeTrack), jobs: make(map[offpeak.JobID]*jobTrack), past: past.NewBook(), metrics: make(map[offpeak.NodeID]placement.Metrics)}
 	for e, err := range events {
 		if err != nil {
 			return nil, err
@@ -54,6 +55,9 @@ type recorder struct {
 	jobs        map[offpeak.JobID]*jobTrack
 	steps       []Step
 	inForce     *placement.Tuning
+	// past is what nodes did, metrics what that let expect of them last.
+	past    *past.Book
+	metrics map[offpeak.NodeID]placement.Metrics
 }
 
 // nodeTrack is what events say of a node.
@@ -94,6 +98,7 @@ func (r *recorder) event(e *offpeak.Event) error {
 	object, what, _ := strings.Cut(e.Type, ".")
 	switch object {
 	case "node":
+		r.turned(e, what)
 		return r.node(e, what)
 	case "job":
 		return r.job(e, what)
@@ -149,7 +154,7 @@ func (r *recorder) node(e *offpeak.Event, what string) error {
 		n.joined, n.whole = true, true
 		n.steps = append(n.steps, Step{At: e.At, Join: &Node{
 			ID: e.Node, Account: e.Account, Name: d.Name, Inventory: *d.Inventory, Ask: d.Ask,
-			Liveness: offpeak.NodeOffline, Intent: offpeak.NodeOpen, Availability: offpeak.NodeAvailable,
+			Liveness: offpeak.NodeOffline, Intent: offpeak.NodeOpen, Availability: offpeak.NodeAvailable, Metrics: unknown(e.At),
 		}})
 		return nil
 	case "inventory":
@@ -284,6 +289,7 @@ func (r *recorder) lease(e *offpeak.Event, what string) error {
 			j.prepare = max(e.At.Sub(j.offered), 0)
 		}
 	case state.Terminal():
+		r.fared(e)
 		var d struct {
 			Metered offpeak.Millis `json:"metered_ms"`
 		}
@@ -397,6 +403,7 @@ func (r *recorder) before(id offpeak.NodeID, n *nodeTrack, now *offpeak.Node, at
 	if !n.whole {
 		return nil
 	}
+	f.Metrics = unknown(at)
 	f.Liveness, f.Intent, f.Availability = cmp.Or(f.Liveness, offpeak.NodeOnline), cmp.Or(f.Intent, offpeak.NodeOpen), cmp.Or(f.Availability, offpeak.NodeAvailable)
 	if r.base.Asked != nil {
 		f.Ask = r.base.Asked(id, at)
