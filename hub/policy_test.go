@@ -99,6 +99,49 @@ func TestPoliciesOfThoseThatWait(t *testing.T) {
 	}
 }
 
+// Steps of a pipeline have policies of their own, also those that are queued when
+// others have ended, and what repeats a job is placed as that was.
+func TestPoliciesOfSteps(t *testing.T) {
+	g := newGrid(t, hub.Config{})
+	named := func(name string, p offpeak.Policy, after ...string) offpeak.Step {
+		s := offpeak.Step{Spec: small(), After: after}
+		s.Name, s.Policy = name, p
+		return s
+	}
+	bad := offpeak.Pipeline{Name: "p", Steps: []offpeak.Step{named("one", "dearest")}}
+	if _, err := g.hub.SubmitPipeline(t.Context(), g.op(), g.account, bad); err == nil || !strings.Contains(err.Error(), "policy") {
+		t.Errorf("submitted: %v", err)
+	}
+	array := named("array", offpeak.PolicyCheapest, "one")
+	array.Array = &offpeak.Array{Indexes: offpeak.Indexes{{First: 0, Last: 0}}}
+	made, err := g.hub.SubmitPipeline(t.Context(), g.op(), g.account, offpeak.Pipeline{Name: "p", Steps: []offpeak.Step{
+		named("one", offpeak.PolicyFastest), named("two", offpeak.PolicyBalanced, "one"), array,
+	}})
+	must(t, err)
+	a := g.join("a")
+	for range 3 {
+		d := a.offered()
+		a.accept(d)
+		a.run(d)
+		a.end(d, offpeak.EndCompleted)
+	}
+	for i, want := range []string{"fastest", "balanced", "cheapest"} {
+		id := made.Jobs[i].ID
+		if i == 2 {
+			id = offpeak.GroupID(id).Member(0)
+		}
+		if p := g.chosen(id); p.Policy != want {
+			t.Errorf("step %d was placed by %+v, want %s", i, p, want)
+		}
+	}
+	again, err := g.hub.Retry(t.Context(), g.op(), g.account, made.Jobs[0].ID)
+	must(t, err)
+	a.offered()
+	if p := g.chosen(again.ID); p.Policy != "fastest" {
+		t.Errorf("the repeated job was placed by %+v", p)
+	}
+}
+
 func TestPolicyThatIsNone(t *testing.T) {
 	g := newGrid(t, hub.Config{})
 	sp := small()

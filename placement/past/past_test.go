@@ -245,3 +245,19 @@ func TestOrderOfEndsSaysNothing(t *testing.T) {
 		}
 	})
 }
+
+// BenchmarkEnded is what the end of a lease costs, with what is expected after it.
+func BenchmarkEnded(b *testing.B) {
+	var p Node
+	p.Says(offpeak.NodeAvailable, start)
+	var m placement.Metrics
+	for i := range b.N {
+		at := after(time.Duration(i) * time.Second)
+		p.Ended("", offpeak.EndCompleted, at)
+		p.last = [4]offpeak.LeaseID{"x", "y", "z", "u"}
+		m = p.Into(m, at)
+	}
+	if m.Reliability == 0 {
+		b.Fatal(m)
+	}
+}

@@ -128,7 +128,11 @@ func explain(t *render.Table, e wire.Explanation, now time.Time) {
 		t.Line(called(&e.Nodes[0]) + " comes first. " + e.Won.Sentence)
 	}
 	if e.Policy != "" && len(e.Nodes) > 0 {
-		t.Line("Nodes that fit stand in the order " + ordered(e.Policy, e.PolicyFrom) + ".")
+		asleep := ""
+		if e.Asleep > 0 {
+			asleep = fmt.Sprintf("; what was measured of them counts once %d fit", e.Asleep)
+		}
+		t.Line("Nodes that fit stand in the order " + ordered(e.Policy, e.PolicyFrom) + asleep + ".")
 	}
 }
 
