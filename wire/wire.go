@@ -313,8 +313,8 @@ type Explanation struct {
 	// StartsBy is when the job starts at the latest.
 	StartsBy *time.Time `json:"starts_by,omitempty" doc:"when it starts at the latest, if nodes stay and leases keep to their limits; absent where nothing can be said"`
 	// Asleep is how many nodes must fit the job before secondary metrics
-	// (latency, reliability, region, benchmark) weigh; 0 while they do.
-	Asleep int `json:"asleep,omitempty" doc:"how many nodes must fit before latency, reliability, region and benchmark weigh; absent while they do"`
+	// (reliability, expected return, and what else is measured) weigh; 0 while they do.
+	Asleep int `json:"asleep,omitempty" doc:"how many nodes must fit before what is measured of them weighs (reliability, expected return, and what else is known); absent while it does"`
 }
 
 // Withheld is one thing that a job waits for beside a node.
