@@ -188,7 +188,7 @@ type picture struct {
 	trials map[offpeak.NodeID]*trial
 	// past is what nodes did, of which what is expected of them is reckoned; ends of
 	// leases until pastUntil were read with it.
-	past      *past.Book
+	past      past.Book
 	pastUntil time.Time
 	// prizes are nodes that jobs have won, by the lease that gives way.
 	prizes map[offpeak.LeaseID]prize
@@ -248,7 +248,7 @@ func New(cfg Config, env Env) *Hub {
 		cfg: cfg, env: env,
 		picture: picture{
 			fleet: placement.NewFleet(cfg.Weights), live: newDeadlines(),
-			stale: make(map[offpeak.NodeID]struct{}), past: past.NewBook(),
+			stale: make(map[offpeak.NodeID]struct{}),
 			over: make(map[offpeak.LeaseID]time.Time), trials: make(map[offpeak.NodeID]*trial), prizes: make(map[offpeak.LeaseID]prize),
 		},
 		wakeup: make(chan struct{}, 1), untended: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),

@@ -6,13 +6,10 @@ import (
 	"offpeak"
 )
 
-// Book is the pasts of a fleet.
+// Book is the pasts of a fleet. The zero value is an empty one.
 type Book struct {
 	byID map[offpeak.NodeID]*Node
 }
-
-// NewBook returns an empty one.
-func NewBook() *Book { return &Book{byID: make(map[offpeak.NodeID]*Node)} }
 
 // Of returns a node's past, nil where it is not in the book.
 func (b *Book) Of(id offpeak.NodeID) *Node { return b.byID[id] }
@@ -22,6 +19,9 @@ func (b *Book) Of(id offpeak.NodeID) *Node { return b.byID[id] }
 func (b *Book) Open(id offpeak.NodeID, a offpeak.Availability, l offpeak.Liveness, since time.Time) *Node {
 	p := b.byID[id]
 	if p == nil {
+		if b.byID == nil {
+			b.byID = make(map[offpeak.NodeID]*Node)
+		}
 		p = &Node{}
 		p.Heard(l, since)
 		p.Says(a, since)

@@ -140,7 +140,7 @@ func TestOfflineEndsAStay(t *testing.T) {
 }
 
 func TestBook(t *testing.T) {
-	b := NewBook()
+	var b Book
 	p := b.Open("a", offpeak.NodeAvailable, offpeak.NodeOnline, start)
 	if b.Open("a", offpeak.NodeInUse, offpeak.NodeOffline, after(time.Hour)) != p || p.since != start.UnixMicro() || b.Of("a") != p || b.Of("b") != nil {
 		t.Errorf("the book has %+v", p)

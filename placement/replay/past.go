@@ -8,6 +8,13 @@ import (
 	"offpeak/placement/past"
 )
 
+// expecting is what a record notes of what may be expected of nodes.
+type expecting struct {
+	// past is what nodes did, metrics what that let expect of them last.
+	past    past.Book
+	metrics map[offpeak.NodeID]placement.Metrics
+}
+
 // expected are the metrics of a node at a moment, of what happened in the record
 // until then. Speed and latency are measured by nobody.
 func expected(p *past.Node, at time.Time) placement.Metrics {
@@ -49,6 +56,9 @@ func (r *recorder) fared(e *offpeak.Event) {
 // expect notes what is expected of a node, where that changed. A hub reckons it anew
 // each minute; here it changes with what happens to the node.
 func (r *recorder) expect(e *offpeak.Event) {
+	if r.metrics == nil {
+		r.metrics = make(map[offpeak.NodeID]placement.Metrics)
+	}
 	old, known := r.metrics[e.Node]
 	if !known {
 		old = *unknown(e.At)

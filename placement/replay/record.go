@@ -12,7 +12,6 @@ import (
 
 	"offpeak"
 	"offpeak/placement"
-	"offpeak/placement/past"
 )
 
 // Base is what is known beside events: of nodes and jobs that were there before the
@@ -35,7 +34,7 @@ type Base struct {
 // Record makes traffic of events. What they do not tell is taken from the base, or
 // else assumed, and noted.
 func Record(events iter.Seq2[offpeak.Event, error], base Base) (*Traffic, error) {
-	r := recorder{base: base, nodes: make(map[offpeak.NodeID]*nodeTrack), jobs: make(map[offpeak.JobID]*jobTrack), past: past.NewBook(), metrics: make(map[offpeak.NodeID]placement.Metrics)}
+	r := recorder{base: base, nodes: make(map[offpeak.NodeID]*nodeTrack), jobs: make(map[offpeak.JobID]*jobTrack)}
 	for e, err := range events {
 		if err != nil {
 			return nil, err
@@ -55,9 +54,7 @@ type recorder struct {
 	jobs        map[offpeak.JobID]*jobTrack
 	steps       []Step
 	inForce     *placement.Tuning
-	// past is what nodes did, metrics what that let expect of them last.
-	past    *past.Book
-	metrics map[offpeak.NodeID]placement.Metrics
+	expecting
 }
 
 // nodeTrack is what events say of a node.
