@@ -249,7 +249,7 @@ func New(cfg Config, env Env) *Hub {
 		picture: picture{
 			fleet: placement.NewFleet(cfg.Weights), live: newDeadlines(),
 			stale: make(map[offpeak.NodeID]struct{}),
-			over: make(map[offpeak.LeaseID]time.Time), trials: make(map[offpeak.NodeID]*trial), prizes: make(map[offpeak.LeaseID]prize),
+			over:  make(map[offpeak.LeaseID]time.Time), trials: make(map[offpeak.NodeID]*trial), prizes: make(map[offpeak.LeaseID]prize),
 		},
 		wakeup: make(chan struct{}, 1), untended: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},
