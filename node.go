@@ -80,4 +80,14 @@ type Node struct {
 	Timeout    Duration   `json:"timeout"`
 	LastHeard  *time.Time `json:"last_heard_at,omitempty"`
 	EnrolledAt time.Time  `json:"enrolled_at"`
+	// Measured is put in by the hub that answers; the store keeps none of it. Nil:
+	// nothing is known.
+	Measured *Measured `json:"measured,omitempty" doc:"what the hub that answers measured of it; absent while too little is known"`
+}
+
+// Measured is what a hub reckons from a node's past.
+type Measured struct {
+	// Reliability and Return are nil while too little is known to tell.
+	Reliability *float64  `json:"reliability,omitempty" doc:"share of its leases, 0 to 1, that it is expected to keep until they end by themselves"`
+	Return      *Duration `json:"expected_return,omitempty" doc:"expected time until it is wanted back or falls silent, while it is available"`
 }

@@ -156,14 +156,18 @@ func (h *Hub) take(it *queue.Item, best placement.Candidate, lease offpeak.Lease
 	return attempt{funded: h.funded, turn: turn, item: it, claim: store.Claim{
 		Job: j.ID, Attempt: j.Attempt + 1, Node: best.Node, Lease: lease,
 		Resources: best.Resources, Price: h.trade.Charged(best.Price, j.Requirements), OfferFor: h.cfg.Offer,
-		Placement: record(best, h.queue.Policy()),
+		Placement: record(best, j.Policy, h.queue.Policy()),
 	}}
 }
 
-// record is what is kept of a choice with its event.
-func record(c placement.Candidate, policy placement.Policy) json.RawMessage {
-	b := append(make([]byte, 0, 80), `{"policy":"`...)
+// record is what is kept of a choice with its event. named is the job's policy, which
+// goes before the grid's.
+func record(c placement.Candidate, named, grid placement.Policy) json.RawMessage {
+	policy, from := chosenBy(named, grid)
+	b := append(make([]byte, 0, 96), `{"policy":"`...)
 	b = append(b, policy...)
+	b = append(b, `","policy_from":"`...)
+	b = append(b, from...)
 	b = append(b, `","weights":`...)
 	b = strconv.AppendInt(b, c.Version, 10)
 	b = append(b, `,"score":`...)
@@ -173,6 +177,20 @@ func record(c placement.Candidate, policy placement.Policy) json.RawMessage {
 		b = strconv.AppendInt(b, int64(c.Fits), 10)
 	}
 	return append(b, '}')
+}
+
+// Where a policy comes from.
+const (
+	policyJobs  = "job"
+	policyGrids = "grid"
+)
+
+// chosenBy is by which policy a job is placed, and whose that is.
+func chosenBy(named, grid placement.Policy) (policy placement.Policy, from string) {
+	if named != "" {
+		return named, policyJobs
+	}
+	return grid, policyGrids
 }
 
 // claim asks the store for the leases and settles what became of each.

@@ -39,7 +39,8 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	asks := h.trade.Effective(j.Spec.Requirements)
 	ask.Requirements = &asks
 	h.mu.Lock()
-	ask.Policy = h.queue.Policy()
+	ask.Policy, out.PolicyFrom = chosenBy(j.Spec.Policy, h.queue.Policy())
+	out.Policy = string(ask.Policy)
 	var lacks error
 	turn := 0 // the limit of its array, where that keeps it
 	if it := h.queue.Item(j.ID); it != nil {

@@ -91,6 +91,7 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 		"node.open", "node.draining", "node.closed", "node.available", "node.in_use", "node.ask":
 		// This hub may have changed the node since: the store knows.
 		h.stale[e.Node] = struct{}{}
+		h.followTurn(e, now)
 		return
 	case "account.quota", "ledger.deposit", "ledger.payout_returned":
 		h.funded++
@@ -132,6 +133,7 @@ func (h *Hub) followLease(f *following, e *offpeak.Event, state offpeak.LeaseSta
 		return
 	}
 	h.blame(e.Node, e.Lease, e.Reason, now)
+	h.fared(e.Node, e.Lease, e.Reason, e.At, now)
 	h.live.drop(e.Lease)
 	if o, known := h.fleet.Offer(e.Node); known {
 		h.queue.Funded(o.Account) // it may have earned something

@@ -43,7 +43,9 @@ func (h *Hub) Foretell(ctx context.Context, account offpeak.AccountID, spec offp
 	}
 	asks := h.trade.Effective(spec.Requirements)
 	h.mu.Lock()
-	s := h.survey(placement.Job{Account: account, Attempt: 1, Driver: spec.Task.Driver, Requirements: &asks, Policy: h.queue.Policy()})
+	policy, from := chosenBy(spec.Policy, h.queue.Policy())
+	s := h.survey(placement.Job{Account: account, Attempt: 1, Driver: spec.Task.Driver, Requirements: &asks, Policy: policy})
+	out.Policy, out.PolicyFrom = string(policy), from
 	bid := ""
 	if s.Fits == 0 && s.Could > 0 {
 		bid = h.wouldTake(&offpeak.Job{Account: account, Spec: spec})

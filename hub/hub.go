@@ -52,6 +52,7 @@ import (
 	"offpeak/ledger"
 	"offpeak/market"
 	"offpeak/placement"
+	"offpeak/placement/past"
 	"offpeak/placement/queue"
 	"offpeak/store"
 	"offpeak/wire"
@@ -185,6 +186,10 @@ type picture struct {
 	over map[offpeak.LeaseID]time.Time
 	// trials are what is held against nodes where jobs died by the node's fault.
 	trials map[offpeak.NodeID]*trial
+	// past is what nodes did, of which what is expected of them is reckoned; ends of
+	// leases until pastUntil were read with it.
+	past      past.Book
+	pastUntil time.Time
 	// prizes are nodes that jobs have won, by the lease that gives way.
 	prizes map[offpeak.LeaseID]prize
 	// funded counts news of money: a claim that was refused for want of it while
@@ -295,6 +300,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 	if err := h.loadFleet(ctx); err != nil {
 		return done(ctx, fmt.Errorf("load fleet: %w", err))
+	}
+	if err := h.loadPast(ctx); err != nil {
+		return done(ctx, fmt.Errorf("load how nodes fared: %w", err))
 	}
 	if err := h.amnesty(ctx); errors.Is(err, offpeak.ErrStorage) {
 		// A full disk is no reason to be away: what can be read is served, and the

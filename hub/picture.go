@@ -77,6 +77,11 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 		}
 		if l.State.Terminal() {
 			h.blame(l.Node, l.ID, l.Reason, now)
+			ended := now
+			if l.EndedAt != nil {
+				ended = *l.EndedAt
+			}
+			h.fared(l.Node, l.ID, l.Reason, ended, now)
 			h.live.drop(l.ID)
 			h.queue.MemberEnded(offpeak.GroupID(c.Job.Group))
 		} else {
@@ -242,6 +247,7 @@ func (h *Hub) setNodeIf(n offpeak.Node, held []store.Assignment, version uint64)
 	}
 	before := slices.Collect(h.fleet.Leases(n.ID))
 	h.fleet.Set(n, holds)
+	h.remember(&n, now)
 	for _, id := range before {
 		if !slices.Contains(slices.Collect(h.fleet.Leases(n.ID)), id) {
 			h.queue.Release(id, now)
@@ -265,6 +271,7 @@ func (h *Hub) forget(id offpeak.NodeID) {
 		h.queue.Release(lease, h.env.Now())
 	}
 	h.fleet.Remove(id)
+	h.past.Forget(id)
 	delete(h.trials, id)
 	h.queue.Gone(id)
 	delete(h.stale, id)

@@ -36,7 +36,7 @@ func asksText(r *offpeak.Requirements) string {
 func queued(j *offpeak.Job) store.Queued {
 	q := store.Queued{
 		Job: j.ID, Account: j.Account, Attempt: j.Attempt, Priority: j.Spec.Priority, Lasts: j.Spec.Limits.Lasts(),
-		Submitted: j.SubmittedAt, Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements,
+		Submitted: j.SubmittedAt, Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements, Policy: j.Spec.Policy,
 	}
 	if j.NotBefore != nil {
 		q.NotBefore = *j.NotBefore
@@ -53,7 +53,7 @@ func (w *waiting) add(in store.Queued, asks string, now time.Time) *queue.Item {
 func (w *waiting) job(in store.Queued, asks string) queue.Job {
 	return queue.Job{
 		ID: in.Job, Account: in.Account, Attempt: in.Attempt, Priority: in.Priority, Submitted: in.Submitted, NotBefore: in.NotBefore,
-		Driver: in.Driver, Requirements: in.Requirements, Text: asks, Lasts: in.Lasts + w.margin, Avoid: in.Avoid,
+		Driver: in.Driver, Requirements: in.Requirements, Text: asks, Policy: in.Policy, Lasts: in.Lasts + w.margin, Avoid: in.Avoid,
 		Group: in.Group, AtOnce: in.AtOnce,
 	}
 }

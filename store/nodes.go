@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"offpeak"
@@ -47,8 +48,32 @@ type Nodes interface {
 	// Touch sets the last-heard time of nodes that hold nothing and whose
 	// heartbeats the hub answered from memory. It never moves time backwards.
 	Touch(ctx context.Context, heard map[offpeak.NodeID]time.Time) error
+	// Ends tells how leases ended since a moment, by node and to the day. It is for a
+	// hub that starts.
+	Ends(ctx context.Context, since time.Time) ([]Ends, error)
+	// Stays walks over the times, by node and from the oldest on, for which nodes were
+	// online and available, of those that began since a moment. It is for a hub that
+	// starts.
+	Stays(ctx context.Context, since time.Time) iter.Seq2[Stay, error]
 	// FreeDevices lists the devices of a node that no live lease holds.
 	FreeDevices(ctx context.Context, node offpeak.NodeID) ([]offpeak.DeviceID, error)
+}
+
+// Ends is how many leases of a node ended for one reason, about when.
+type Ends struct {
+	Node   offpeak.NodeID
+	Reason offpeak.EndReason
+	Leases int64
+	// At is the mean of their ends, Last the newest.
+	At, Last time.Time
+}
+
+// Stay is a time for which a node was online and available.
+type Stay struct {
+	Node offpeak.NodeID
+	From time.Time
+	// To is zero where it goes on.
+	To time.Time
 }
 
 // NewNode is what Enrol stores. The id is made by the hub.

@@ -158,6 +158,8 @@ type Queued struct {
 	Driver    string
 	// Requirements may be shared between jobs with equal requirements.
 	Requirements *offpeak.Requirements
+	// Policy orders the nodes that fit; "" is the grid's.
+	Policy offpeak.Policy
 	// Lasts is for how long an attempt may hold a node, as its limits say.
 	Lasts time.Duration
 	// Avoid are nodes on which an attempt ended by the user's or the node's

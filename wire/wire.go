@@ -293,6 +293,9 @@ type Explanation struct {
 	Nodes []NodeVerdict `json:"nodes,omitempty"`
 	// Won says why the first of the nodes that fit comes first.
 	Won *Won `json:"won,omitempty" doc:"why the first of the nodes that fit comes first"`
+	// Policy is by which order a job that waits is placed, PolicyFrom who named it.
+	Policy     string `json:"policy,omitempty" doc:"the order that chooses among the nodes that fit, of a job that waits: cheapest, balanced or fastest"`
+	PolicyFrom string `json:"policy_from,omitempty" doc:"who named that order: job or grid"`
 	// Placed is what was recorded when the newest attempt was placed.
 	Placed *Placed `json:"placed,omitempty" doc:"what was recorded when the newest attempt was placed; absent where there was none, or its event is no longer kept"`
 	// After are the jobs that it waits for, while it is blocked.
@@ -310,8 +313,8 @@ type Explanation struct {
 	// StartsBy is when the job starts at the latest.
 	StartsBy *time.Time `json:"starts_by,omitempty" doc:"when it starts at the latest, if nodes stay and leases keep to their limits; absent where nothing can be said"`
 	// Asleep is how many nodes must fit the job before secondary metrics
-	// (latency, reliability, region, benchmark) weigh; 0 while they do.
-	Asleep int `json:"asleep,omitempty" doc:"how many nodes must fit before latency, reliability, region and benchmark weigh; absent while they do"`
+	// (reliability, expected return, and what else is measured) weigh; 0 while they do.
+	Asleep int `json:"asleep,omitempty" doc:"how many nodes must fit before what is measured of them weighs (reliability, expected return, and what else is known); absent while it does"`
 }
 
 // Withheld is one thing that a job waits for beside a node.
@@ -383,8 +386,10 @@ type Placed struct {
 	At      time.Time       `json:"at"`
 	Price   offpeak.Price   `json:"price" doc:"what it pays, micro-credits per hour"`
 	Policy  string          `json:"policy,omitempty" doc:"the order that chose"`
-	Weights int64           `json:"weights" doc:"version of the weights that chose; 0 are the defaults"`
-	Score   float64         `json:"score"`
+	// PolicyFrom says who named the order; "" where an older hub did not note it.
+	PolicyFrom string  `json:"policy_from,omitempty" doc:"who named that order: job or grid"`
+	Weights    int64   `json:"weights" doc:"version of the weights that chose; 0 are the defaults"`
+	Score      float64 `json:"score"`
 	// Candidates is how many nodes fitted, at the least; 0 where nobody counted.
 	Candidates int `json:"candidates,omitempty" doc:"nodes that fitted, at the least; absent where that made no difference"`
 }

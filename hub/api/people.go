@@ -190,7 +190,11 @@ func (a *api) listNodes(ctx context.Context, c *caller, in *nodesQuery) (wire.Li
 	if err != nil {
 		return wire.List[offpeak.Node]{}, err
 	}
-	return listOf(a.hub.Store().Nodes(ctx, account, in.store()))
+	nodes, next, err := a.hub.Store().Nodes(ctx, account, in.store())
+	for i := range nodes {
+		a.hub.Measure(&nodes[i])
+	}
+	return listOf(nodes, next, err)
 }
 
 // NodePath names a node.
@@ -199,7 +203,11 @@ type NodePath struct {
 }
 
 func (a *api) node(ctx context.Context, c *caller, in *NodePath) (offpeak.Node, error) {
-	return a.hub.Store().Node(ctx, c.account, in.Node)
+	n, err := a.hub.Store().Node(ctx, c.account, in.Node)
+	if err == nil {
+		a.hub.Measure(&n)
+	}
+	return n, err
 }
 
 func (a *api) setIntent(ctx context.Context, c *caller, in *NodePath) (offpeak.Node, error) {

@@ -54,6 +54,7 @@ type recorder struct {
 	jobs        map[offpeak.JobID]*jobTrack
 	steps       []Step
 	inForce     *placement.Tuning
+	expecting
 }
 
 // nodeTrack is what events say of a node.
@@ -94,6 +95,7 @@ func (r *recorder) event(e *offpeak.Event) error {
 	object, what, _ := strings.Cut(e.Type, ".")
 	switch object {
 	case "node":
+		r.turned(e, what)
 		return r.node(e, what)
 	case "job":
 		return r.job(e, what)
@@ -149,7 +151,7 @@ func (r *recorder) node(e *offpeak.Event, what string) error {
 		n.joined, n.whole = true, true
 		n.steps = append(n.steps, Step{At: e.At, Join: &Node{
 			ID: e.Node, Account: e.Account, Name: d.Name, Inventory: *d.Inventory, Ask: d.Ask,
-			Liveness: offpeak.NodeOffline, Intent: offpeak.NodeOpen, Availability: offpeak.NodeAvailable,
+			Liveness: offpeak.NodeOffline, Intent: offpeak.NodeOpen, Availability: offpeak.NodeAvailable, Metrics: unknown(e.At),
 		}})
 		return nil
 	case "inventory":
@@ -217,6 +219,7 @@ type QueuedData struct {
 	Priority     int                   `json:"priority"`
 	Driver       string                `json:"driver"`
 	Requirements *offpeak.Requirements `json:"requirements"`
+	Policy       offpeak.Policy        `json:"policy"`
 	Limit        offpeak.Duration      `json:"time_limit"`
 	Retry        *offpeak.RetryPolicy  `json:"retry"`
 }
@@ -240,7 +243,7 @@ func (r *recorder) track(id offpeak.JobID, at time.Time) *jobTrack {
 func jobOf(j *offpeak.Job) *Job {
 	return &Job{
 		ID: j.ID, Account: j.Account, Driver: j.Spec.Task.Driver, Priority: j.Spec.Priority,
-		Requirements: j.Spec.Requirements, Limit: j.Spec.Limits.Time, Retry: j.Spec.Retry,
+		Requirements: j.Spec.Requirements, Policy: j.Spec.Policy, Limit: j.Spec.Limits.Time, Retry: j.Spec.Retry,
 	}
 }
 
@@ -256,7 +259,7 @@ func (r *recorder) job(e *offpeak.Event, what string) error {
 		if d.Requirements != nil {
 			r.jobs[e.Job] = &jobTrack{submitted: e.At, blocked: blocked, job: &Job{
 				ID: e.Job, Account: e.Account, Driver: d.Driver, Priority: d.Priority,
-				Requirements: *d.Requirements, Limit: d.Limit, Retry: d.Retry,
+				Requirements: *d.Requirements, Policy: d.Policy, Limit: d.Limit, Retry: d.Retry,
 			}}
 			return nil
 		}
@@ -283,6 +286,7 @@ func (r *recorder) lease(e *offpeak.Event, what string) error {
 			j.prepare = max(e.At.Sub(j.offered), 0)
 		}
 	case state.Terminal():
+		r.fared(e)
 		var d struct {
 			Metered offpeak.Millis `json:"metered_ms"`
 		}
@@ -396,6 +400,7 @@ func (r *recorder) before(id offpeak.NodeID, n *nodeTrack, now *offpeak.Node, at
 	if !n.whole {
 		return nil
 	}
+	f.Metrics = unknown(at)
 	f.Liveness, f.Intent, f.Availability = cmp.Or(f.Liveness, offpeak.NodeOnline), cmp.Or(f.Intent, offpeak.NodeOpen), cmp.Or(f.Availability, offpeak.NodeAvailable)
 	if r.base.Asked != nil {
 		f.Ask = r.base.Asked(id, at)

@@ -124,7 +124,7 @@ func (t *verb) newArray(g *jobGroup, n store.NewGroup) error {
 	g.Array = n.Array
 	g.Indexes = n.Array.Members()
 	g.spec, g.size = hashOf(canonical), g.Indexes.Len()
-	t.later(addSpec, string(g.spec), string(canonical), n.Spec.Task.Driver, string(requirements), span(n.Spec.Limits.Lasts()))
+	t.later(addSpec, string(g.spec), string(canonical), n.Spec.Task.Driver, string(requirements), span(n.Spec.Limits.Lasts()), string(n.Spec.Policy))
 	return nil
 }
 
@@ -189,7 +189,7 @@ func (t *verb) addMembers(g *jobGroup, spec offpeak.Spec, limit int) (queued []s
 	if len(part) == 0 {
 		return nil
 	}
-	q := store.Queued{Account: g.account, Priority: spec.Priority, Submitted: g.at, Driver: spec.Task.Driver, Requirements: &spec.Requirements, Lasts: spec.Limits.Lasts()}
+	q := store.Queued{Account: g.account, Priority: spec.Priority, Submitted: g.at, Driver: spec.Task.Driver, Requirements: &spec.Requirements, Policy: spec.Policy, Lasts: spec.Limits.Lasts()}
 	if g.AtOnce > 0 {
 		q.Group, q.AtOnce = g.id, g.AtOnce
 	}

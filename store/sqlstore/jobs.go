@@ -188,7 +188,7 @@ func (s *Store) addJob(t *verb, sub submission, open *quota) error {
 		return err
 	}
 	keep(&t.rows.added, j.ID, j)
-	t.later(addSpec, string(sub.hash), sub.canonical, n.Spec.Task.Driver, sub.requirements, span(n.Spec.Limits.Lasts()))
+	t.later(addSpec, string(sub.hash), sub.canonical, n.Spec.Task.Driver, sub.requirements, span(n.Spec.Limits.Lasts()), string(n.Spec.Policy))
 	t.later(addJob, string(n.ID), string(n.Account), j.Group, int64(j.Index), string(sub.hash), n.Spec.Name, int64(n.Spec.Priority), string(j.State), string(n.Spec.Task.Input), string(n.RetryOf),
 		string(sub.op.Actor.Member), micros(t.now), int64(j.parents), int64(j.waits), string(j.Reason), j.Detail, microsOf(j.EndedAt))
 	for k, v := range n.Spec.Labels {
@@ -444,7 +444,7 @@ func (t *verb) checkpoints(id offpeak.JobID) ([]offpeak.Checkpoint, error) {
 	return out, err
 }
 
-const selectQueued = `SELECT j.id, j.account, j.attempt, j.priority, j.submitted_at, j.not_before, j.avoid, p.driver, p.requirements, p.lasts, COALESCE(g.id, ''), COALESCE(g.at_once, 0)
+const selectQueued = `SELECT j.id, j.account, j.attempt, j.priority, j.submitted_at, j.not_before, j.avoid, p.driver, p.requirements, p.lasts, p.policy, COALESCE(g.id, ''), COALESCE(g.at_once, 0)
 	FROM jobs j JOIN specs p ON p.hash = j.spec LEFT JOIN job_groups g ON g.id = j.grp AND j.grp <> j.id AND g.at_once > 0 WHERE j.state = 'queued'`
 
 // queueReader reads queued jobs. A hundred thousand of them have few distinct
@@ -467,9 +467,9 @@ func (r queueReader) intern(w string) string {
 }
 
 func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
-	var account, avoid, driver, requirements, group string
+	var account, avoid, driver, requirements, policy, group string
 	var submitted, notBefore, lasts int64
-	if err := rows.Scan(&q.Job, &account, &q.Attempt, &q.Priority, &submitted, &notBefore, &avoid, &driver, &requirements, &lasts, &group, &q.AtOnce); err != nil {
+	if err := rows.Scan(&q.Job, &account, &q.Attempt, &q.Priority, &submitted, &notBefore, &avoid, &driver, &requirements, &lasts, &policy, &group, &q.AtOnce); err != nil {
 		return q, err
 	}
 	if q.Requirements = r.requirements[requirements]; q.Requirements == nil {
@@ -482,7 +482,7 @@ func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
 	q.Account, q.Driver = offpeak.AccountID(r.intern(account)), r.intern(driver)
 	q.Group = offpeak.GroupID(r.intern(group))
 	q.Submitted, q.NotBefore, q.Avoid = moment(submitted), moment(notBefore), avoided(avoid)
-	q.Lasts = unspan(lasts)
+	q.Policy, q.Lasts = offpeak.Policy(r.intern(policy)), unspan(lasts)
 	return q, nil
 }
 

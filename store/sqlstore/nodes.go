@@ -466,6 +466,10 @@ func (s *Store) SetLiveness(ctx context.Context, changes []store.LivenessChange)
 			if err := t.must(`UPDATE nodes SET liveness = $1 WHERE id = $2 AND liveness = $3 AND last_heard < $4`, string(c.To), string(c.Node), string(from), micros(c.HeardBefore)); err != nil {
 				return nil, err
 			}
+			if c.To == offpeak.NodeOffline {
+				// What it said last no longer holds; its next heartbeat says what does.
+				t.later(addAvailability, string(c.Node), micros(t.now), string(offpeak.NodeInUse), string(offpeak.EndNodeLost))
+			}
 			t.event(offpeak.Event{Type: "node." + string(c.To), Account: account, Node: c.Node})
 			t.audit(byHub(), "node."+string(c.To), string(c.Node), "done")
 			moved = append(moved, c.Node)

@@ -120,7 +120,7 @@ func (j *job) queued() *store.Queued {
 	}
 	q := &store.Queued{
 		Job: j.ID, Account: j.Account, Attempt: j.Attempt, Priority: j.priority, Submitted: j.SubmittedAt,
-		Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements, Lasts: j.Spec.Limits.Lasts(), Avoid: avoided(j.avoid),
+		Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements, Policy: j.Spec.Policy, Lasts: j.Spec.Limits.Lasts(), Avoid: avoided(j.avoid),
 	}
 	if j.NotBefore != nil {
 		q.NotBefore = *j.NotBefore

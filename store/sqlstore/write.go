@@ -123,7 +123,7 @@ func (k kind) statement() (query string, exact bool) {
 	case outbidJob:
 		return `UPDATE jobs SET outbid_at = $1 WHERE id = $2`, true
 	case addSpec:
-		return `INSERT INTO specs (hash, spec, driver, requirements, lasts) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING`, false
+		return `INSERT INTO specs (hash, spec, driver, requirements, lasts, policy) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`, false
 	case addJob:
 		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, parents, waits, reason, detail, ended_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`, true

@@ -42,6 +42,8 @@ func Run(t *testing.T, open Open) {
 		{"Quotas", quotas},
 		{"QuotaOfGPUs", quotaOfGPUs},
 		{"Used", used},
+		{"Policies", policies},
+		{"Past", past},
 		{"Cancel", cancel},
 		{"After", after},
 		{"AfterRefused", afterRefused},

@@ -109,7 +109,7 @@ func newNodesShow(env world.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show NODE",
 		Short:   "Show a node and what it has",
-		Long:    "Show prints what a node has, what of it is taken, and what its agent warns of.\n\n" + nodeHelp,
+		Long:    "Show prints what a node has, what of it is taken, what its agent warns of, and, once\nenough is known, what its past lets expect of it.\n\n" + nodeHelp,
 		Example: `  offpeak nodes show tower`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -141,6 +141,7 @@ func showNode(t *render.Table, n offpeak.Node, now time.Time) {
 		{"Disk", used(render.About(n.Reserved.Disk), render.About(n.Capacity.Disk))}, {"Ask", askText(n.Ask)}, {"Region", inv.Region},
 		{"Labels", strings.Join(render.Pairs(inv.Labels), ", ")}, {"Drivers", strings.Join(inv.Drivers, ", ")},
 		{"Guests", guests(inv.Guests)}, {"Opens", render.Stamp(inv.Opens)},
+		{"Reliability", reliability(n.Measured)}, {"Wanted back", wantedBack(n.Measured)},
 		{"Fences", strings.Join(inv.Fences, ", ")}, {"Agent", inv.Version},
 	} {
 		if f[1] != "" {
@@ -161,6 +162,21 @@ func showNode(t *render.Table, n offpeak.Node, now time.Time) {
 			t.Row(string(d.ID), strings.TrimSpace(d.Vendor+" "+d.Model), memory(d), taken)
 		}
 	}
+}
+
+// reliability and wantedBack are what the hub measured, as far as it can tell.
+func reliability(m *offpeak.Measured) string {
+	if m == nil || m.Reliability == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %% of its leases are expected to end by themselves", 100**m.Reliability)
+}
+
+func wantedBack(m *offpeak.Measured) string {
+	if m == nil || m.Return == nil {
+		return ""
+	}
+	return "in about " + render.Span(m.Return.Std())
 }
 
 // memory is what a job can have of a device, exactly, and whose it is.

@@ -51,6 +51,7 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 		Example: `  offpeak run -- echo hello
   offpeak run --input . --output model.json -- python3 train.py
   offpeak run --vram 24GB --max-price 0.40/h --input . -- python3 train.py --epochs 20
+  offpeak run --policy fastest --vram 24GB --input . -- python3 train.py
   offpeak run --dry-run --vram 24GB --max-price 0.40/h -- python3 train.py
   offpeak run --input-from data=- -- python3 train.py data/clean.csv
   offpeak run digits.wasm
