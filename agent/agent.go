@@ -358,6 +358,10 @@ func (a *Agent) adopt(ctx context.Context) error {
 		t.restored = j.Restored
 		s, ok := found[j.Supervisor]
 		t.adopted = &adoption{slot: s, alive: ok}
+		if ok {
+			// Before the first look at the devices: what it holds is not others'.
+			t.began(s.Sup)
+		}
 		a.env.Log.Info("going on with a lease", "lease", j.Lease, "job", j.Job, "attempt", j.Attempt, "alive", ok)
 		a.startLocked(t)
 	}

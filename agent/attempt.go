@@ -312,7 +312,7 @@ func (t *attempt) follow() {
 
 // watch follows the running job until it is gone.
 func (t *attempt) watch() (wire.Report, error) {
-	t.began()
+	t.began(t.slot.Sup)
 	ctx, cancel := context.WithCancel(t.ctx)
 	var side sync.WaitGroup
 	side.Go(func() { t.logs.Run(ctx, t.a.cfg.Times.Log) })

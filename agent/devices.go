@@ -11,6 +11,7 @@ import (
 	"offpeak/agent/hardware"
 	"offpeak/agent/link"
 	"offpeak/agent/supervisor"
+	"offpeak/agent/warm"
 	"offpeak/wire"
 )
 
@@ -120,9 +121,9 @@ func (t *attempt) holds() (root int, limits map[offpeak.DeviceID]offpeak.Bytes) 
 	return t.root, t.limits
 }
 
-// began notes which process the job's tree begins with.
-func (t *attempt) began() {
-	p, ok := t.slot.Sup.(interface{ Process() int })
+// began notes which process the job's tree begins with: its supervisor's.
+func (t *attempt) began(s warm.Supervisor) {
+	p, ok := s.(interface{ Process() int })
 	if !ok || len(t.Work.Resources.Devices) == 0 {
 		return
 	}

@@ -58,7 +58,7 @@ func nvidias(all []nvidiaGPU) (out []found) {
 const mib = offpeak.MiB
 
 func TestParseNVIDIA(t *testing.T) {
-	old := slices.Concat(nvidiaColumns[:5], nvidiaColumns[6:9], nvidiaColumns[11:]) // what 390 knows
+	old := slices.Concat(nvidiaColumns[:4], nvidiaColumns[5:10]) // what 390 knows
 	for _, c := range []struct {
 		name     string
 		columns  []string
@@ -136,7 +136,7 @@ func TestSizesAreExact(t *testing.T) {
 					t.Errorf("%s: %d MiB came as %+v, %v", source, n, all, err)
 				}
 			}
-			gpus, _ := parseNVIDIA([]byte("GPU-x, "+mibs+", 1, 1, Card\n"), []string{"uuid", "memory.total", "memory.used", "memory.free", "name"}, 0)
+			gpus, _ := parseNVIDIA([]byte("GPU-x, Card, "+mibs+"\n"), nvidiaColumns, 0)
 			check("nvidia-smi", nvidias(gpus), nil)
 			all, _, err := parseROCm([]byte(`{"card0": {"PCI Bus": "0000:03:00.0", "VRAM Total Memory (B)": "` + bytes + `"}}`))
 			check("rocm-smi", all, err)
@@ -368,7 +368,7 @@ func FuzzParsers(f *testing.F) {
 	for _, name := range names {
 		f.Add(capture(f, filepath.Base(name)))
 	}
-	f.Add([]byte("GPU-a, 99999999999999999999, 1, 1, 1, 1, 1, 1, 1, 1, Enabled, x\nGPU-b, \"x\x1b[2J, 1, 1, 1"))
+	f.Add([]byte("GPU-a, x, 99999999999999999999, 1, 1, 1, 1, 1, 1, 1, 1, Enabled\nGPU-b, \"x\x1b[2J, 1, 1, 1"))
 	f.Add([]byte(`{"card0": {"Unique ID": "0x1", "VRAM Total Memory (B)": "18446744073709551615"}, "card1": null}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		gpus, w1 := parseNVIDIA(data, nvidiaColumns, offpeak.GiB)

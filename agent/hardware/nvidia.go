@@ -15,13 +15,15 @@ import (
 	"offpeak"
 )
 
-// nvidiaColumns are what nvidia-smi is asked for, the name last: it alone may
-// hold a comma. Columns that an older or a newer driver does not know are left
-// out of the next question.
+// nvidiaColumns are what nvidia-smi is asked for. Columns that an older or a newer
+// driver does not know are left out of the next question.
 var nvidiaColumns = []string{
-	"uuid", "memory.total", "memory.used", "memory.free", "driver_version", "compute_cap", "temperature.gpu",
-	"power.draw", "utilization.gpu", "clocks_throttle_reasons.active", "mig.mode.current", "name",
+	"uuid", "name", "memory.total", "driver_version", "compute_cap", "memory.used", "memory.free", "temperature.gpu",
+	"power.draw", "utilization.gpu", "clocks_throttle_reasons.active", "mig.mode.current",
 }
+
+// nvidiaLeast are the columns without which a row tells of no device.
+const nvidiaLeast = 3
 
 // nvidia asks nvidia-smi. A machine without it has no NVIDIA devices.
 type nvidia struct {
@@ -82,7 +84,7 @@ func (n *nvidia) query(ctx context.Context) ([]byte, error) {
 			return out, err
 		}
 		i := slices.Index(n.columns, string(m[1]))
-		if i < 0 || string(m[1]) == "uuid" || string(m[1]) == "name" {
+		if i < nvidiaLeast {
 			return nil, err
 		}
 		n.columns = slices.Concat(n.columns[:i], n.columns[i+1:])
@@ -112,10 +114,14 @@ type nvidiaGPU struct {
 	mig bool
 }
 
-// fields splits a line of nvidia-smi's CSV: ", " stands between columns, whatever
-// comma a locale puts into numbers. The last column takes the rest.
-func fields(line string, n int) []string {
-	f := strings.SplitN(line, ", ", n)
+// fields splits a line of nvidia-smi's CSV into n columns: ", " stands between
+// them, whatever comma a locale puts into numbers. What is too much belongs to
+// the name, which alone may hold it.
+func fields(line string, n, name int) []string {
+	f := strings.Split(line, ", ")
+	if more := len(f) - n; more > 0 {
+		f = slices.Concat(f[:name], []string{strings.Join(f[name:name+more+1], ", ")}, f[name+more+1:])
+	}
 	for i := range f {
 		f[i] = printable(f[i])
 	}
@@ -136,13 +142,13 @@ func parseNVIDIA(out []byte, columns []string, memory offpeak.Bytes) (devices []
 			continue
 		}
 		row := map[string]string{}
-		f := fields(line, len(columns))
-		if len(f) != len(columns) || !strings.HasPrefix(f[0], "GPU-") || len(f[0]) > 64 {
+		f := fields(line, len(columns), 1)
+		if len(f) < nvidiaLeast || !strings.HasPrefix(f[0], "GPU-") || len(f[0]) > 64 {
 			warn("nvidia-smi says %q; that GPU is not offered", printable(line))
 			continue
 		}
-		for i, c := range columns {
-			row[c] = f[i]
+		for i, text := range f {
+			row[columns[i]] = text
 		}
 		d := nvidiaGPU{mig: row["mig.mode.current"] == "Enabled"}
 		d.device = offpeak.Device{
@@ -211,7 +217,7 @@ func nvidiaThrottle(s string) (out []string) {
 func parseNVIDIAProcesses(out []byte) map[offpeak.DeviceID][]Process {
 	all := map[offpeak.DeviceID][]Process{}
 	for line := range strings.Lines(string(out)) {
-		f := fields(strings.TrimSpace(line), 4)
+		f := fields(strings.TrimSpace(line), 4, 3)
 		if len(f) != 4 {
 			continue
 		}

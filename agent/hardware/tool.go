@@ -163,7 +163,7 @@ func printable(s string) string {
 	}, s))
 	const most = 200
 	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "")
+		s = strings.TrimSpace(strings.ToValidUTF8(s[:most], ""))
 	}
 	return s
 }
