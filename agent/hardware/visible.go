@@ -33,7 +33,7 @@ func Visible(have []offpeak.Device, held []offpeak.DeviceID) map[string]string {
 		"NVIDIA_VISIBLE_DEVICES": cmp.Or(nvidia, "void"),
 	}
 	switch amd := by["amd"]; {
-	case len(amd) == 0 && len(by["nvidia"]) == 0 && slices.ContainsFunc(have, func(d offpeak.Device) bool { return d.Vendor == "amd" }):
+	case len(amd) == 0 && slices.ContainsFunc(have, func(d offpeak.Device) bool { return d.Vendor == "amd" }):
 		env["ROCR_VISIBLE_DEVICES"], env["HIP_VISIBLE_DEVICES"] = "", "-1"
 	case len(amd) == 0:
 	case !slices.ContainsFunc(amd, func(id string) bool { return !strings.HasPrefix(id, "GPU-") }):
