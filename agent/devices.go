@@ -15,6 +15,9 @@ import (
 	"offpeak/wire"
 )
 
+// unsure is the pause before another look where one did not find a device.
+const unsure = 3 * time.Second
+
 // survey looks at the whole machine, as a hub is told of it.
 func (e *Env) survey(ctx context.Context) (offpeak.Inventory, error) {
 	inv, err := e.Probe(ctx)
@@ -52,6 +55,9 @@ func (a *Agent) devices(ctx context.Context) error {
 		wait := a.cfg.Times.Devices
 		if _, bounded := a.roots(); bounded {
 			wait = a.cfg.Times.Watch
+		}
+		if s.Unsure {
+			wait = min(wait, unsure)
 		}
 		timer.Reset(wait)
 	}
@@ -142,9 +148,9 @@ func (t *attempt) began(s warm.Supervisor) {
 
 // exceeded ends a job that took more of a device's memory than it asked for.
 func (t *attempt) exceeded(detail string) {
-	t.data.Log.Warn("ending a job that takes too much of a GPU's memory", "detail", detail)
 	select {
 	case t.kills <- supervisor.Kill{Reason: offpeak.EndVRAMLimit, Detail: detail}:
+		t.data.Log.Warn("ending a job that takes too much of a GPU's memory", "detail", detail)
 	default:
 	}
 }

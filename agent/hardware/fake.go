@@ -19,7 +19,8 @@ import (
 //
 //	NAME.json    what it is: an offpeak.Device, with all its memory as vram_bytes
 //	NAME.dev     the device: a process claims as many of its bytes as the offset
-//	             of its open file, so seeking to 10 GiB takes 10 GiB of VRAM
+//	             of its open file, so seeking to 10 GiB takes 10 GiB of VRAM; a child
+//	             that inherits the file takes as much again
 //	NAME.temperature, NAME.power, NAME.utilisation    numbers, where there are such
 //	NAME.throttled    Throttle words with blanks between
 //

@@ -64,6 +64,9 @@ type Sample struct {
 	// Warnings are what the owner should know: a tool that does not answer, a GPU
 	// that is missing. They are the same for as long as that lasts.
 	Warnings []string
+	// Unsure says that a device was not found and is not missing yet: looking again
+	// soon tells.
+	Unsure bool
 }
 
 // Devices are what a node offers.
@@ -103,6 +106,7 @@ type source struct {
 type Meter struct {
 	src     Sources
 	now     func() time.Time
+	fall    time.Duration
 	sources []*source
 
 	// measuring is held by one Measure at a time.
@@ -140,7 +144,10 @@ const confirmAfter = 250 * time.Millisecond
 // have a share of the machine's.
 func NewMeter(src Sources) *Meter {
 	src.Sys, src.Proc = cmp.Or(src.Sys, "/sys"), cmp.Or(src.Proc, "/proc")
-	m := &Meter{src: src, now: time.Now, known: map[offpeak.DeviceID]*known{}}
+	m := &Meter{src: src, now: time.Now, fall: fallAfter, known: map[offpeak.DeviceID]*known{}}
+	if src.Fake != "" {
+		m.fall = fallAfterFake
+	}
 	var memory offpeak.Bytes
 	if vm, err := mem.VirtualMemory(); err == nil {
 		memory = size(vm.Total)
@@ -186,7 +193,7 @@ func (m *Meter) Measure(ctx context.Context, ours []int) Sample {
 			m.known[d.device.ID] = k
 		}
 		k.since, k.looks = time.Time{}, 0
-		k.reading = k.read(s.At, d, trees)
+		k.reading = k.read(s.At, m.fall, d, trees)
 		s.Readings = append(s.Readings, k.reading)
 	}
 	for _, id := range slices.Sorted(maps.Keys(m.known)) {
@@ -198,7 +205,7 @@ func (m *Meter) Measure(ctx context.Context, ours []int) Sample {
 			k.since = s.At
 		}
 		if k.looks < missingLooks || s.At.Sub(k.since) < missingAfter {
-			s.Readings = append(s.Readings, k.reading)
+			s.Readings, s.Unsure = append(s.Readings, k.reading), true
 			continue
 		}
 		why := "check its driver and its seat"
@@ -280,7 +287,7 @@ func foreign(f *found, ours forest) (offpeak.Bytes, bool) {
 }
 
 // read makes a reading of what was found of a device.
-func (k *known) read(now time.Time, f *found, ours forest) Reading {
+func (k *known) read(now time.Time, fall time.Duration, f *found, ours forest) Reading {
 	r := Reading{
 		Device: f.device, Used: f.used, Temperature: f.temperature, Power: f.power, Utilisation: f.utilisation,
 		Throttled: f.throttled, Processes: f.processes,
@@ -309,7 +316,7 @@ func (k *known) read(now time.Time, f *found, ours forest) Reading {
 	}
 	r.Device.Total = f.device.VRAM
 	if f.used != nil && !f.device.Unified {
-		r.Device.VRAM = k.steady.offer(now, f.device.VRAM, r.Foreign)
+		r.Device.VRAM = k.steady.offer(now, fall, f.device.VRAM, r.Foreign)
 	}
 	k.device = r.Device
 	return r

@@ -126,7 +126,7 @@ type lab struct {
 
 func newLab() *lab {
 	l := &lab{at: time.Unix(1e9, 0)}
-	l.Meter = &Meter{src: Sources{Proc: "/nonexistent"}, now: func() time.Time { return l.at }, known: map[offpeak.DeviceID]*known{}}
+	l.Meter = &Meter{src: Sources{Proc: "/nonexistent"}, now: func() time.Time { return l.at }, fall: fallAfter, known: map[offpeak.DeviceID]*known{}}
 	l.sources = []*source{{look: func(context.Context, forest) ([]found, []string, error) {
 		l.looks++
 		all := append([]found(nil), l.all...)

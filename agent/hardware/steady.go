@@ -7,8 +7,12 @@ import (
 )
 
 // fallAfter is how long others must have held less before more is offered: what
-// a game gave back it may take again for the next level.
-const fallAfter = 30 * time.Second
+// a game gave back it may take again for the next level. Who plays with made-up
+// devices waits less.
+const (
+	fallAfter     = 30 * time.Second
+	fallAfterFake = 2 * time.Second
+)
 
 // steady is what is offered of one device: all its memory, less what others hold
 // and a reserve. Less is offered at once, more only after a while, and both in
@@ -45,8 +49,8 @@ func keep(total, foreign offpeak.Bytes) offpeak.Bytes {
 	return min((want+grain-1)/grain*grain, total)
 }
 
-// offer is what a job can have now.
-func (s *steady) offer(now time.Time, total, foreign offpeak.Bytes) offpeak.Bytes {
+// offer is what a job can have now; after is how long others must have held less.
+func (s *steady) offer(now time.Time, after time.Duration, total, foreign offpeak.Bytes) offpeak.Bytes {
 	want := keep(total, foreign)
 	switch {
 	case s.total != total || want > s.kept:
@@ -59,7 +63,7 @@ func (s *steady) offer(now time.Time, total, foreign offpeak.Bytes) offpeak.Byte
 		s.lower, s.most = now, want
 	default:
 		s.most = max(s.most, want)
-		if now.Sub(s.lower) >= fallAfter {
+		if now.Sub(s.lower) >= after {
 			*s = steady{total: total, kept: s.most}
 		}
 	}
