@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"offpeak"
+	"offpeak/agent/hardware"
 	"offpeak/agent/link"
 	"offpeak/agent/state"
 	"offpeak/agent/supervisor"
@@ -28,6 +29,8 @@ type Agent struct {
 	pool   *warm.Pool
 	// beats asks for a heartbeat at once, waking for a look at the pause's end.
 	beats, waking chan struct{}
+	// looks asks for a look at the devices at once, surveys for one at the machine.
+	looks, surveys chan struct{}
 	// ctx is the attempts' life: it outlives the context of Run where jobs are
 	// stopped with notice first.
 	ctx      context.Context
@@ -39,6 +42,8 @@ type Agent struct {
 	running map[offpeak.LeaseID]*attempt
 	heard   heard
 	closing bool
+	// sample is what was last measured of the devices.
+	sample hardware.Sample
 }
 
 // heard is when the hub last acknowledged this node, and what it granted then.
@@ -59,7 +64,8 @@ func New(cfg Config, env Env) *Agent {
 	cfg.Times = cfg.Times.withDefaults()
 	return &Agent{
 		cfg: cfg, env: env, outbox: link.NewOutbox(),
-		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1), picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
+		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1),
+		looks: make(chan struct{}, 1), surveys: make(chan struct{}, 1), picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
 	}
 }
 
@@ -98,6 +104,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.pool.Run(gctx, a.pause) })
 	group.Go(func() error { return a.heartbeats(gctx) })
 	group.Go(func() error { return a.stream(gctx) })
+	group.Go(func() error { return a.devices(gctx) })
 	group.Go(func() error { return a.inventory(gctx) })
 	group.Go(func() error { return a.wakeUp(gctx) })
 	group.Go(func() error {
@@ -351,6 +358,10 @@ func (a *Agent) adopt(ctx context.Context) error {
 		t.restored = j.Restored
 		s, ok := found[j.Supervisor]
 		t.adopted = &adoption{slot: s, alive: ok}
+		if ok {
+			// Before the first look at the devices: what it holds is not others'.
+			t.began(s.Sup)
+		}
 		a.env.Log.Info("going on with a lease", "lease", j.Lease, "job", j.Job, "attempt", j.Attempt, "alive", ok)
 		a.startLocked(t)
 	}

@@ -110,7 +110,7 @@ func (h *Hub) waiting(j *offpeak.Job, e *placement.Explanation, nodes, ahead int
 		if nodes == 1 {
 			none = "The only node can't"
 		}
-		return none + " ever run it as it is." + remedies(e, true)
+		return none + " run it as it is." + remedies(e, true)
 	}
 }
 

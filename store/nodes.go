@@ -28,6 +28,10 @@ type Nodes interface {
 	// node_error) and the capacity follows when they end. Offers that no longer fit
 	// end at once, as declined, which the changes tell.
 	SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak.Inventory) (offpeak.Node, []Change, error)
+	// SetReadings stores what the node's devices do now, in place of what it said
+	// before. It is no event and wakes nobody: nothing is decided by it.
+	// ErrUnknownNode: there is no such node.
+	SetReadings(ctx context.Context, node offpeak.NodeID, readings []offpeak.Reading) error
 	// SetIntent orders a node open, draining or closed. stop asks its live
 	// leases to go now. A draining node without leases is closed at once.
 	SetIntent(ctx context.Context, op Op, account offpeak.AccountID, node offpeak.NodeID, to offpeak.Intent, stop bool) (offpeak.Node, []Change, error)

@@ -216,6 +216,25 @@ func (s *Store) SetInventory(ctx context.Context, id offpeak.NodeID, inv offpeak
 	return out.node, out.changes, err
 }
 
+// SetReadings stores what a node's devices do now.
+func (s *Store) SetReadings(ctx context.Context, id offpeak.NodeID, readings []offpeak.Reading) error {
+	text, err := json.Marshal(readings)
+	if err != nil {
+		return fmt.Errorf("set readings of node %s: %w", id, err)
+	}
+	_, err = write(ctx, s, "set readings of node "+string(id), func(t *verb) (struct{}, error) {
+		if err := t.lockNodes(id); err != nil {
+			return struct{}{}, err
+		}
+		n, err := t.Exec(`UPDATE nodes SET readings = $1 WHERE id = $2 AND removed_at = 0`, string(text), string(id))
+		if err == nil && n == 0 {
+			err = offpeak.ErrUnknownNode
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
 // shrink asks the leases that no longer fit a node's inventory to go: those
 // that hold a device that is gone, then the newest until the rest fits. Offers it ends
 // itself: nobody has begun with them.

@@ -310,15 +310,15 @@ type node struct {
 }
 
 const nodeColumns = `id, account, name, key, liveness, intent, availability, why, inventory, claimed_cpu, claimed_memory, claimed_disk,
-	capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk, ask_gpu, ask_cpu, revision, generation, incarnation, beat, timeout, last_heard, enrolled_at, removed_at`
+	capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk, ask_gpu, ask_cpu, revision, generation, incarnation, beat, timeout, last_heard, enrolled_at, removed_at, readings`
 
 // scan reads the columns of a node, and those that the query has after them.
 func (n *node) scan(rows Rows, more ...any) error {
-	var inventory string
+	var inventory, readings string
 	var gpu, cpu sql.NullInt64
 	var timeout, heard, enrolled, removed int64
 	err := rows.Scan(append([]any{&n.ID, &n.Account, &n.Name, &n.Key, &n.Liveness, &n.Intent, &n.Availability, &n.Why, &inventory, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
-		&n.Capacity.CPU, &n.Capacity.Memory, &n.Capacity.Disk, &n.Reserved.CPU, &n.Reserved.Memory, &n.Reserved.Disk, &gpu, &cpu, &n.Revision, &n.Generation, &n.Incarnation, &n.beat, &timeout, &heard, &enrolled, &removed}, more...)...)
+		&n.Capacity.CPU, &n.Capacity.Memory, &n.Capacity.Disk, &n.Reserved.CPU, &n.Reserved.Memory, &n.Reserved.Disk, &gpu, &cpu, &n.Revision, &n.Generation, &n.Incarnation, &n.beat, &timeout, &heard, &enrolled, &removed, &readings}, more...)...)
 	if err != nil {
 		return err
 	}
@@ -327,6 +327,11 @@ func (n *node) scan(rows Rows, more ...any) error {
 	n.LastHeard, n.EnrolledAt, n.removed = maybe(heard), moment(enrolled), moment(removed)
 	if err := json.Unmarshal([]byte(inventory), &n.Inventory); err != nil {
 		return fmt.Errorf("read inventory of node %s: %w", n.ID, err)
+	}
+	if readings != "" {
+		if err := json.Unmarshal([]byte(readings), &n.Readings); err != nil {
+			return fmt.Errorf("read readings of node %s: %w", n.ID, err)
+		}
 	}
 	for _, d := range n.Inventory.Devices {
 		n.Capacity.Devices = append(n.Capacity.Devices, d.ID)

@@ -85,6 +85,7 @@ func Run(t *testing.T, open Open) {
 		{"EnrolMany", enrolMany},
 		{"Sessions", sessions},
 		{"Inventory", shrinking},
+		{"Readings", readings},
 		{"Intent", intent},
 		{"RemoveNode", removeNode},
 		{"Liveness", liveness},

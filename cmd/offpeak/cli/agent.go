@@ -132,6 +132,10 @@ func (o *agentOptions) prepare(cmd *cobra.Command, env Env) (agent.Config, agent
 		return agent.Config{}, agent.Env{}, err
 	}
 	cfg := agent.Config{Data: o.data, Hubs: o.hubs, Warm: o.warm, NoLimits: o.noLimits, StopJobs: o.stopJobs, Version: build(env.Version).Version}
+	if o.machine.fake != "" {
+		// Looking at a folder costs little, and who tries something out waits for it.
+		cfg.Times.Devices, cfg.Times.Readings = time.Second, time.Second
+	}
 	found, err := findFences(cmd.Context(), cfg, log)
 	if err != nil {
 		return agent.Config{}, agent.Env{}, err

@@ -153,13 +153,13 @@ func showNode(t *render.Table, n offpeak.Node, now time.Time) {
 	}
 	if len(inv.Devices) > 0 {
 		t.Line("")
-		t.Row("DEVICE", "MODEL", "MEMORY", "TAKEN")
+		t.Row(append([]string{"DEVICE", "MODEL", "MEMORY", "TAKEN"}, doing(nil, n.Readings)...)...)
 		for _, d := range inv.Devices {
 			taken := "no"
 			if slices.Contains(n.Reserved.Devices, d.ID) {
 				taken = "yes"
 			}
-			t.Row(string(d.ID), strings.TrimSpace(d.Vendor+" "+d.Model), memory(d), taken)
+			t.Row(append([]string{string(d.ID), strings.TrimSpace(d.Vendor + " " + d.Model), memory(d), taken}, doing(&d, n.Readings)...)...)
 		}
 	}
 }
@@ -177,6 +177,33 @@ func wantedBack(m *offpeak.Measured) string {
 		return ""
 	}
 	return "in about " + render.Span(m.Return.Std())
+}
+
+// doing is what a device does, or the columns' names for nil; nothing where the
+// node has told of no device's doing.
+func doing(d *offpeak.Device, all []offpeak.Reading) []string {
+	if len(all) == 0 {
+		return nil
+	}
+	if d == nil {
+		return []string{"IN USE", "HEAT", "POWER", "BUSY", "SLOWED BY"}
+	}
+	var r offpeak.Reading
+	if i := slices.IndexFunc(all, func(r offpeak.Reading) bool { return r.Device == d.ID }); i >= 0 {
+		r = all[i]
+	}
+	number := func(n *int, unit string) string {
+		if n == nil {
+			return "–"
+		}
+		return fmt.Sprint(*n) + unit
+	}
+	used := "–"
+	if r.Used != nil {
+		used = render.About(*r.Used)
+	}
+	slowed := strings.ReplaceAll(strings.Join(r.Throttled, ", "), "_", " ")
+	return []string{used, number(r.Temperature, " °C"), number(r.Power, " W"), number(r.Utilisation, " %"), slowed}
 }
 
 // memory is what a job can have of a device, exactly, and whose it is.
