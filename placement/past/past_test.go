@@ -22,7 +22,7 @@ func lease(i int) offpeak.LeaseID { return offpeak.LeaseID(fmt.Sprint("lease_", 
 func TestEveryEndIsJudged(t *testing.T) {
 	want := map[offpeak.EndReason]verdict{
 		offpeak.EndCompleted: kept, offpeak.EndExitNonzero: kept, offpeak.EndSignalled: kept, offpeak.EndOutOfMemory: kept,
-		offpeak.EndDiskLimit: kept, offpeak.EndTimeLimit: kept, offpeak.EndCommandNotFound: kept, offpeak.EndOutputsMissing: kept,
+		offpeak.EndDiskLimit: kept, offpeak.EndVRAMLimit: kept, offpeak.EndTimeLimit: kept, offpeak.EndCommandNotFound: kept, offpeak.EndOutputsMissing: kept,
 		offpeak.EndNodeLost: lost, offpeak.EndNodeRestarted: lost, offpeak.EndNodeError: lost, offpeak.EndNodeDiskFull: lost,
 		offpeak.EndSupervisorLost: lost, offpeak.EndDeviceLost: lost, offpeak.EndPrepareTimeout: lost,
 		offpeak.EndOwnerReturned: lost, offpeak.EndHot: lost, offpeak.EndOnBattery: lost, offpeak.EndOutsideSchedule: lost,
