@@ -272,7 +272,7 @@ func (h *Hub) requeued(ctx context.Context, it *queue.Item) (queue.Job, bool) {
 		return queue.Job{}, false
 	}
 	now := h.queue.job(queued(&j), was.Text)
-	now.Avoid, now.Lost, now.Group, now.AtOnce = was.Avoid, was.Lost, was.Group, was.AtOnce
+	now.Avoid, now.Fences, now.Lost, now.Group, now.AtOnce = was.Avoid, was.Fences, was.Lost, was.Group, was.AtOnce
 	return now, true
 }
 

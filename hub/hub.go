@@ -71,6 +71,9 @@ type Config struct {
 	// Quarantine is how long a node where jobs keep dying by its fault gets no work,
 	// the first time. Default 1m.
 	Quarantine time.Duration
+	// Fence is how long a job is kept off a node where an attempt of it failed, the
+	// first time. Default 1m, no longer than offpeak.LongestFence; negative: not at all.
+	Fence time.Duration
 	// Session is how long a node's session token lives. Default 15m.
 	Session time.Duration
 	// Retention is what the janitor keeps. Defaults: jobs 30 days, logs 14,
@@ -118,6 +121,7 @@ func (c Config) withDefaults() Config {
 	or(&c.Offer, 15*time.Second)
 	or(&c.Tick, time.Second)
 	or(&c.Quarantine, time.Minute)
+	or(&c.Fence, time.Minute)
 	or(&c.Session, 15*time.Minute)
 	or(&c.Retention.Jobs, 30*day)
 	or(&c.Retention.Logs, 14*day)
@@ -269,7 +273,7 @@ func New(cfg Config, env Env) *Hub {
 	h.tuning = tuning.New(tuning.Env{
 		Store: env.Store, Log: env.Log, Default: placement.Tuning{Policy: placement.Cheapest, Weights: cfg.Weights}, Apply: h.tune, Wrote: h.wrote,
 	})
-	h.queue = waiting{Queue: queue.New(cfg.Queue, h.fleet, h.trade.Effective), margin: cfg.Offer + slack(cfg.Offer+24*time.Hour)}
+	h.queue = waiting{Queue: queue.New(cfg.Queue, h.fleet, h.trade.Effective), margin: cfg.Offer + slack(cfg.Offer+24*time.Hour), fence: cfg.Fence}
 	h.queue.SetPolicy(placement.Cheapest)
 	h.money = money.New(money.Env{Store: env.Store, Payments: env.Payments, Posted: h.posted})
 	return h

@@ -107,14 +107,14 @@ func (h *Hub) release(node offpeak.NodeID, lease offpeak.LeaseID, now time.Time)
 	}
 }
 
-// elsewhere keeps a job that a node declined, or did not answer, from going
-// straight back to it: the store counts no fault there, so nothing else would.
+// elsewhere has a job that a node declined, or did not answer, pause for a moment:
+// the store counts no fault there, and where many nodes decline nothing else would
+// keep it from going round among them.
 func (h *Hub) elsewhere(q store.Queued, l *offpeak.Lease, now time.Time) store.Queued {
 	const pause = 250 * time.Millisecond
 	if l == nil || (l.Reason != offpeak.EndDeclined && l.Reason != offpeak.EndOfferLapsed) {
 		return q
 	}
-	q.Avoid = append(slices.Clone(q.Avoid), l.Node)
 	if at := now.Add(pause); at.After(q.NotBefore) {
 		q.NotBefore = at
 	}

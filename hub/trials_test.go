@@ -132,7 +132,7 @@ func TestVanishedGPUQuarantines(t *testing.T) {
 		a.keep(30 * time.Second)
 		e, err := g.hub.Explain(t.Context(), g.account, id)
 		must(t, err)
-		if j := g.job(id); j.State != offpeak.JobQueued || j.Counts.User != 0 || len(e.Causes) != 1 || e.Causes[0].Code != offpeak.FitQuarantined {
+		if j := g.job(id); j.State != offpeak.JobQueued || j.Counts.User != 0 || len(e.Causes) != 2 || e.Causes[0].Code != offpeak.FitQuarantined || e.Causes[1].Code != offpeak.FitFence {
 			t.Fatalf("job is %s with %+v: %+v", j.State, j.Counts, e)
 		}
 		other := g.submit(small())

@@ -161,8 +161,10 @@ type Queued struct {
 	// Lasts is for how long an attempt may hold a node, as its limits say.
 	Lasts time.Duration
 	// Avoid are nodes on which an attempt ended by the user's or the node's
-	// fault or by interruption, the newest last, at most 8.
-	Avoid []offpeak.NodeID
+	// fault or by interruption, or was declined, the newest last, at most 16. Failed
+	// are those of them from which that fences the job for a while.
+	Avoid  []offpeak.NodeID
+	Failed []offpeak.Failed `json:",omitempty"`
 	// Group is the array that it is a member of, if at most AtOnce of that may hold
 	// leases at once; "" where there is no such limit.
 	Group  offpeak.GroupID

@@ -529,8 +529,8 @@ func (s *Store) settle(t *verb, l *lease, j *job, e ending, row offpeak.End) err
 	}
 	if v.State.Terminal() {
 		j.EndedAt = l.EndedAt
-	} else if row.Counter != offpeak.CountFree {
-		j.avoid = avoidToo(j.avoid, l.Node)
+	} else {
+		j.avoid = avoidToo(j.avoid, l.Node, l.Reason, *l.EndedAt)
 	}
 	t.changeJob(j)
 	t.event(offpeak.Event{Type: "job." + string(j.State), Account: j.Account, Job: j.ID, Attempt: l.Attempt, Lease: l.ID, Node: l.Node, Reason: j.Reason, Data: data(struct {

@@ -120,8 +120,9 @@ func (j *job) queued() *store.Queued {
 	}
 	q := &store.Queued{
 		Job: j.ID, Account: j.Account, Attempt: j.Attempt, Priority: j.priority, Submitted: j.SubmittedAt,
-		Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements, Lasts: j.Spec.Limits.Lasts(), Avoid: avoided(j.avoid),
+		Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements, Lasts: j.Spec.Limits.Lasts(),
 	}
+	q.Avoid, q.Failed = avoided(j.avoid)
 	if j.NotBefore != nil {
 		q.NotBefore = *j.NotBefore
 	}
@@ -131,28 +132,37 @@ func (j *job) queued() *store.Queued {
 	return q
 }
 
-func avoided(s string) []offpeak.NodeID {
+// avoided reads the nodes that the next attempt should avoid, and what fences it from
+// some of them.
+func avoided(s string) (nodes []offpeak.NodeID, failed []offpeak.Failed) {
 	if s == "" {
-		return nil
+		return nil, nil
 	}
 	parts := strings.Split(s, " ")
-	out := make([]offpeak.NodeID, len(parts))
+	nodes = make([]offpeak.NodeID, len(parts))
 	for i, p := range parts {
-		out[i] = offpeak.NodeID(p)
+		f := offpeak.ParseFailed(p)
+		if nodes[i] = f.Node; f.Times > 0 {
+			failed = append(failed, f)
+		}
 	}
-	return out
+	return nodes, failed
 }
 
-// avoidToo adds a node as the newest; the last 8 are kept.
-func avoidToo(s string, node offpeak.NodeID) string {
-	const most = 8
+// avoidToo adds the node of an attempt that ended so as the newest; the last 16 are
+// kept.
+func avoidToo(s string, node offpeak.NodeID, reason offpeak.EndReason, ended time.Time) string {
+	const most = 16
 	parts := make([]string, 0, most+1)
+	last := offpeak.Failed{Node: node}
 	for _, p := range strings.Fields(s) {
-		if p != string(node) {
+		if f := offpeak.ParseFailed(p); f.Node == node {
+			last = f
+		} else {
 			parts = append(parts, p)
 		}
 	}
-	parts = append(parts, string(node))
+	parts = append(parts, last.Again(reason, ended).String())
 	return strings.Join(parts[max(0, len(parts)-most):], " ")
 }
 
