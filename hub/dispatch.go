@@ -45,6 +45,7 @@ func (h *Hub) dispatch(ctx context.Context) error {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		unread := h.reloadStale(ctx)
+		unread = h.proved(ctx) || unread
 		if !h.leads() {
 			if h.rest(ctx, timer, time.Hour, unread) {
 				continue

@@ -187,8 +187,10 @@ type picture struct {
 	// over are leases that this hub saw give up what they held, and when: what
 	// another hub wrote of them before may be read after. For shared stores.
 	over map[offpeak.LeaseID]time.Time
-	// trials are what is held against nodes where jobs died by the node's fault.
+	// trials are the nodes in quarantine; proven those that left it since a probe
+	// lasted, of which the store is to be told.
 	trials map[offpeak.NodeID]*trial
+	proven map[offpeak.NodeID]time.Time
 	// prizes are nodes that jobs have won, by the lease that gives way.
 	prizes map[offpeak.LeaseID]prize
 	// funded counts news of money: a claim that was refused for want of it while
@@ -248,7 +250,7 @@ func New(cfg Config, env Env) *Hub {
 		picture: picture{
 			fleet: placement.NewFleet(cfg.Weights), live: newDeadlines(),
 			stale: make(map[offpeak.NodeID]struct{}),
-			over:  make(map[offpeak.LeaseID]time.Time), trials: make(map[offpeak.NodeID]*trial), prizes: make(map[offpeak.LeaseID]prize),
+			over:  make(map[offpeak.LeaseID]time.Time), trials: make(map[offpeak.NodeID]*trial), proven: make(map[offpeak.NodeID]time.Time), prizes: make(map[offpeak.LeaseID]prize),
 		},
 		wakeup: make(chan struct{}, 1), untended: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},

@@ -76,7 +76,6 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 			h.over[l.ID] = now
 		}
 		if l.State.Terminal() {
-			h.blame(l.Node, l.ID, l.Reason, now)
 			h.live.drop(l.ID)
 			h.queue.MemberEnded(offpeak.GroupID(c.Job.Group))
 		} else {
@@ -86,6 +85,12 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 			}
 			h.live.stakes(l, &c.Job.Spec.Requirements, c.Job.OutbidAt)
 		}
+	}
+	if c.Tried {
+		if c.Quarantine != nil && h.fleet.Version(c.Node) != 0 {
+			h.held(c.Node, c.Quarantine)
+		}
+		h.stale[c.Node] = struct{}{} // another end may have come after
 	}
 	if c.NodeClosed {
 		h.fleet.SetIntent(c.Node, offpeak.NodeClosed)
@@ -242,6 +247,12 @@ func (h *Hub) setNodeIf(n offpeak.Node, held []store.Assignment, version uint64)
 	}
 	before := slices.Collect(h.fleet.Leases(n.ID))
 	h.fleet.Set(n, holds)
+	h.held(n.ID, n.Quarantine)
+	for i := range held {
+		if q, l := n.Quarantine, &held[i].Lease; q != nil && l.State.Holds() && l.OfferedAt.After(q.Since) {
+			h.fleet.Probing(n.ID, l.ID)
+		}
+	}
 	for _, id := range before {
 		if !slices.Contains(slices.Collect(h.fleet.Leases(n.ID)), id) {
 			h.queue.Release(id, now)
@@ -266,6 +277,7 @@ func (h *Hub) forget(id offpeak.NodeID) {
 	}
 	h.fleet.Remove(id)
 	delete(h.trials, id)
+	delete(h.proven, id)
 	h.queue.Gone(id)
 	delete(h.stale, id)
 	h.mu.Unlock()

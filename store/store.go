@@ -185,6 +185,10 @@ type Change struct {
 	Revision int64
 	// NodeClosed says that this ended the last lease of a draining node.
 	NodeClosed bool
+	// Tried says that this changed what is held against Node, and Quarantine what it
+	// is now, nil where it takes work.
+	Tried      bool                `json:"-"`
+	Quarantine *offpeak.Quarantine `json:"-"`
 	// Begun says that the lease began to run with this, at the price of Lease.
 	Begun bool `json:"-"`
 	// Paid is what the lease's last price term came to, where this settled one.

@@ -445,6 +445,7 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 		return store.Change{}, err
 	}
 	c := store.Change{Job: j.Job, Queued: j.queued(), Node: l.Node, Begun: l.begun, Paid: cost}
+	c.Tried, c.Quarantine = t.try(n, l)
 	l.begun = false
 	if c.NodeClosed, err = t.closeDrained(n, l); err != nil {
 		return store.Change{}, err

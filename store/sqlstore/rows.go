@@ -320,19 +320,24 @@ type node struct {
 }
 
 const nodeColumns = `id, account, name, key, liveness, intent, availability, why, inventory, claimed_cpu, claimed_memory, claimed_disk,
-	capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk, ask_gpu, ask_cpu, revision, generation, incarnation, beat, timeout, last_heard, enrolled_at, removed_at`
+	capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk, ask_gpu, ask_cpu, revision, generation, incarnation, beat, timeout, last_heard, enrolled_at, removed_at, trial`
 
 // scan reads the columns of a node, and those that the query has after them.
 func (n *node) scan(rows Rows, more ...any) error {
-	var inventory string
+	var inventory, trial string
 	var gpu, cpu sql.NullInt64
 	var timeout, heard, enrolled, removed int64
 	err := rows.Scan(append([]any{&n.ID, &n.Account, &n.Name, &n.Key, &n.Liveness, &n.Intent, &n.Availability, &n.Why, &inventory, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
-		&n.Capacity.CPU, &n.Capacity.Memory, &n.Capacity.Disk, &n.Reserved.CPU, &n.Reserved.Memory, &n.Reserved.Disk, &gpu, &cpu, &n.Revision, &n.Generation, &n.Incarnation, &n.beat, &timeout, &heard, &enrolled, &removed}, more...)...)
+		&n.Capacity.CPU, &n.Capacity.Memory, &n.Capacity.Disk, &n.Reserved.CPU, &n.Reserved.Memory, &n.Reserved.Disk, &gpu, &cpu, &n.Revision, &n.Generation, &n.Incarnation, &n.beat, &timeout, &heard, &enrolled, &removed, &trial}, more...)...)
 	if err != nil {
 		return err
 	}
 	n.Ask = askOf(gpu, cpu)
+	held, err := trialOf(n.ID, trial)
+	if err != nil {
+		return err
+	}
+	n.Quarantine = held.Quarantine()
 	n.Timeout = offpeak.Duration(time.Duration(timeout) * time.Microsecond)
 	n.LastHeard, n.EnrolledAt, n.removed = maybe(heard), moment(enrolled), moment(removed)
 	if err := json.Unmarshal([]byte(inventory), &n.Inventory); err != nil {
