@@ -86,6 +86,9 @@ type Node struct {
 	// is what live leases hold; the store keeps it equal to their sum.
 	Capacity Resources `json:"capacity"`
 	Reserved Resources `json:"reserved"`
+	// Quarantine is set while it gets no work, or one job at a time, since jobs died
+	// there by its fault.
+	Quarantine *Quarantine `json:"quarantine,omitempty"`
 	// Ask is what its owner asks now. Nil: nothing is asked, so it takes no job.
 	Ask *Ask `json:"ask"`
 	// Revision grows with every change to what the node should hold.

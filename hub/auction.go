@@ -205,7 +205,12 @@ func (h *Hub) wouldTake(j *offpeak.Job) string {
 	b := market.Bid{Account: j.Account, NonInterruptible: r.NonInterruptible}
 	r.MaxPrice = nil
 	a := h.trade.Auction()
-	need, found := a.Needed(b, h.holdings(j.Account, j.Spec.Task.Driver, &r))
+	would := placement.Job{Account: j.Account, Driver: j.Spec.Task.Driver, Requirements: &r}
+	if it := h.queue.Item(j.ID); it != nil {
+		p := h.queue.Placement(it)
+		would.Fences, would.Now = p.Fences, p.Now
+	}
+	need, found := a.Needed(b, h.holdings(&would))
 	switch most := j.Spec.Requirements.MaxPrice; {
 	case !found:
 		return ""
@@ -233,7 +238,7 @@ func (h *Hub) displacements(now time.Time) (won []winner) {
 		}
 		asks := it.Job().Requirements
 		b := market.Bid{Account: j.Account, Price: asks.MaxPrice, NonInterruptible: asks.NonInterruptible}
-		d, code := h.trade.Auction().Decide(b, h.holdings(j.Account, j.Driver, j.Requirements), now)
+		d, code := h.trade.Auction().Decide(b, h.holdings(&j), now)
 		if code != market.BidOK {
 			continue
 		}
@@ -254,10 +259,14 @@ func (h *Hub) winning(job offpeak.JobID) bool {
 }
 
 // holdings are the leases whose end would make room for a job; mu is held.
-func (h *Hub) holdings(account offpeak.AccountID, driver string, fits *offpeak.Requirements) []market.Holding {
+func (h *Hub) holdings(j *placement.Job) []market.Holding {
 	var out []market.Holding
+	account, driver, fits := j.Account, j.Driver, j.Requirements
 	for o, held := range h.fleet.Offers() {
 		if !o.Ready {
+			continue
+		}
+		if _, fenced := j.Fenced(o.Node); fenced {
 			continue
 		}
 		idle := *o

@@ -45,6 +45,7 @@ func (h *Hub) dispatch(ctx context.Context) error {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		unread := h.reloadStale(ctx)
+		unread = h.proved(ctx) || unread
 		if !h.leads() {
 			if h.rest(ctx, timer, time.Hour, unread) {
 				continue
@@ -290,7 +291,7 @@ func (h *Hub) requeued(ctx context.Context, it *queue.Item) (queue.Job, bool) {
 		return queue.Job{}, false
 	}
 	now := h.queue.job(queued(&j), was.Text)
-	now.Avoid, now.Lost, now.Group, now.AtOnce = was.Avoid, was.Lost, was.Group, was.AtOnce
+	now.Avoid, now.Fences, now.Lost, now.Group, now.AtOnce = was.Avoid, was.Fences, was.Lost, was.Group, was.AtOnce
 	return now, true
 }
 

@@ -45,7 +45,7 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	turn := 0 // the limit of its array, where that keeps it
 	if it := h.queue.Item(j.ID); it != nil {
 		in := it.Job()
-		ask.Avoid, lacks = in.Avoid, it.Lacks()
+		ask.Avoid, ask.Fences, ask.Now, lacks = in.Avoid, in.Fences, h.env.Now(), it.Lacks()
 		if !it.HasTurn() {
 			turn = in.AtOnce
 		}
@@ -192,7 +192,7 @@ func remedy(r offpeak.Reason) string {
 	case offpeak.FitBusyGPU, offpeak.FitBusyCPU, offpeak.FitBusyMemory, offpeak.FitBusyDisk:
 		return "Other jobs hold it: wait for one to end, or submit it asking for less."
 	case offpeak.FitFence:
-		return "An earlier attempt failed there, so other nodes come first."
+		return "An attempt of it failed there, or was declined, a moment ago: it may go there again by itself when the fence ends."
 	case offpeak.FitQuota:
 		return "It goes on when a job of its account ends, or when an admin raises the quota (`offpeak account quota --running`)."
 	case offpeak.FitBudget:

@@ -88,7 +88,7 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 		h.queue.hold(&offpeak.Lease{ID: e.Lease, Account: e.Account, Node: e.Node, Resources: d.Resources, OfferedAt: e.At}, time.Time{}, now)
 		return
 	case "node.enrolled", "node.inventory", "node.online", "node.late", "node.offline",
-		"node.open", "node.draining", "node.closed", "node.available", "node.in_use", "node.ask":
+		"node.open", "node.draining", "node.closed", "node.available", "node.in_use", "node.ask", "node.quarantined", "node.trusted":
 		// This hub may have changed the node since: the store knows.
 		h.stale[e.Node] = struct{}{}
 		h.followTurn(e, now)
@@ -132,7 +132,6 @@ func (h *Hub) followLease(f *following, e *offpeak.Event, state offpeak.LeaseSta
 		h.live.note(e, state, now)
 		return
 	}
-	h.blame(e.Node, e.Lease, e.Reason, now)
 	h.fared(e.Node, e.Lease, e.Reason, e.At, now)
 	h.live.drop(e.Lease)
 	if o, known := h.fleet.Offer(e.Node); known {

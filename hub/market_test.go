@@ -178,7 +178,7 @@ func TestAskFollowsItsSchedule(t *testing.T) {
 		if j := g.job(job); j.State != offpeak.JobQueued {
 			t.Fatalf("before the window the job is %s", j.State)
 		}
-		a.keep(2 * time.Minute)
+		a.keep(time.Minute)
 		d := a.works()
 		if d.Job != job || g.price(job) != 10*cent {
 			t.Errorf("offered %s at %s", d.Job, g.price(job))

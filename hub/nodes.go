@@ -395,6 +395,7 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 	h.changedNode(node, func(f *placement.Fleet) { f.SetIntent(node, n.Intent) })
 	h.apply(changes...)
 	h.peers.changed(node, n.Revision, true)
+	h.until(&n)
 	return n, nil
 }
 

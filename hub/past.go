@@ -123,26 +123,24 @@ func (h *Hub) expectAll(now time.Time) {
 	}
 }
 
-// Measure puts into nodes what this hub measured of them.
-func (h *Hub) Measure(nodes ...*offpeak.Node) {
+// measure puts into a node what this hub measured of it.
+func (h *Hub) measure(n *offpeak.Node) {
 	now := h.env.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, n := range nodes {
-		p := h.past.Of(n.ID)
-		if p == nil {
-			continue
-		}
-		m := &offpeak.Measured{}
-		if share, known := p.Reliability(now); known {
-			m.Reliability = &share
-		}
-		if left, known := p.Return(now); known && n.Liveness != offpeak.NodeOffline && n.Availability == offpeak.NodeAvailable {
-			d := offpeak.Duration(left.Round(time.Minute))
-			m.Return = &d
-		}
-		if *m != (offpeak.Measured{}) {
-			n.Measured = m
-		}
+	p := h.past.Of(n.ID)
+	if p == nil {
+		return
+	}
+	m := &offpeak.Measured{}
+	if share, known := p.Reliability(now); known {
+		m.Reliability = &share
+	}
+	if left, known := p.Return(now); known && n.Liveness != offpeak.NodeOffline && n.Availability == offpeak.NodeAvailable {
+		d := offpeak.Duration(left.Round(time.Minute))
+		m.Return = &d
+	}
+	if *m != (offpeak.Measured{}) {
+		n.Measured = m
 	}
 }

@@ -47,8 +47,9 @@ func (g *grid) tries(agents ...*agent) offpeak.NodeID {
 
 func (g *grid) measured(id offpeak.NodeID) offpeak.Measured {
 	g.t.Helper()
-	n := g.node(id)
-	if g.hub.Measure(&n); n.Measured == nil {
+	n, err := g.hub.Node(g.t.Context(), "", id)
+	must(g.t, err)
+	if n.Measured == nil {
 		return offpeak.Measured{}
 	}
 	return *n.Measured

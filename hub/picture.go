@@ -76,7 +76,6 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 			h.over[l.ID] = now
 		}
 		if l.State.Terminal() {
-			h.blame(l.Node, l.ID, l.Reason, now)
 			ended := now
 			if l.EndedAt != nil {
 				ended = *l.EndedAt
@@ -91,6 +90,12 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 			}
 			h.live.stakes(l, &c.Job.Spec.Requirements, c.Job.OutbidAt)
 		}
+	}
+	if c.Tried {
+		if c.Quarantine != nil && h.fleet.Version(c.Node) != 0 {
+			h.held(c.Node, c.Quarantine)
+		}
+		h.stale[c.Node] = struct{}{} // another end may have come after
 	}
 	if c.NodeClosed {
 		h.fleet.SetIntent(c.Node, offpeak.NodeClosed)
@@ -112,14 +117,14 @@ func (h *Hub) release(node offpeak.NodeID, lease offpeak.LeaseID, now time.Time)
 	}
 }
 
-// elsewhere keeps a job that a node declined, or did not answer, from going
-// straight back to it: the store counts no fault there, so nothing else would.
+// elsewhere has a job that a node declined, or did not answer, pause for a moment:
+// the store counts no fault there, and where many nodes decline nothing else would
+// keep it from going round among them.
 func (h *Hub) elsewhere(q store.Queued, l *offpeak.Lease, now time.Time) store.Queued {
 	const pause = 250 * time.Millisecond
 	if l == nil || (l.Reason != offpeak.EndDeclined && l.Reason != offpeak.EndOfferLapsed) {
 		return q
 	}
-	q.Avoid = append(slices.Clone(q.Avoid), l.Node)
 	if at := now.Add(pause); at.After(q.NotBefore) {
 		q.NotBefore = at
 	}
@@ -248,6 +253,12 @@ func (h *Hub) setNodeIf(n offpeak.Node, held []store.Assignment, version uint64)
 	before := slices.Collect(h.fleet.Leases(n.ID))
 	h.fleet.Set(n, holds)
 	h.remember(&n, now)
+	h.held(n.ID, n.Quarantine)
+	for i := range held {
+		if q, l := n.Quarantine, &held[i].Lease; q != nil && l.State.Holds() && l.OfferedAt.After(q.Since) {
+			h.fleet.Probing(n.ID, l.ID)
+		}
+	}
 	for _, id := range before {
 		if !slices.Contains(slices.Collect(h.fleet.Leases(n.ID)), id) {
 			h.queue.Release(id, now)
@@ -273,6 +284,7 @@ func (h *Hub) forget(id offpeak.NodeID) {
 	h.fleet.Remove(id)
 	h.past.Forget(id)
 	delete(h.trials, id)
+	delete(h.proven, id)
 	h.queue.Gone(id)
 	delete(h.stale, id)
 	h.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/placement"
 	"offpeak/placement/queue"
 	"offpeak/store"
 )
@@ -20,6 +21,8 @@ type waiting struct {
 	// node: until its agent takes the offer, and until the hub stops what is over
 	// its time.
 	margin time.Duration
+	// fence is for how long a job is kept off a node where one attempt of it failed.
+	fence time.Duration
 }
 
 // asksText is the canonical text of requirements: fields in order, map keys sorted.
@@ -51,11 +54,18 @@ func (w *waiting) add(in store.Queued, asks string, now time.Time) *queue.Item {
 }
 
 func (w *waiting) job(in store.Queued, asks string) queue.Job {
-	return queue.Job{
+	out := queue.Job{
 		ID: in.Job, Account: in.Account, Attempt: in.Attempt, Priority: in.Priority, Submitted: in.Submitted, NotBefore: in.NotBefore,
 		Driver: in.Driver, Requirements: in.Requirements, Text: asks, Policy: in.Policy, Lasts: in.Lasts + w.margin, Avoid: in.Avoid,
 		Group: in.Group, AtOnce: in.AtOnce,
 	}
+	for i := range in.Failed {
+		f := &in.Failed[i]
+		if until := f.Fenced(w.fence); !until.IsZero() {
+			out.Fences = append(out.Fences, placement.Fence{Node: f.Node, Until: until})
+		}
+	}
+	return out
 }
 
 // remove forgets a job, if it is queued.

@@ -3,6 +3,7 @@ package placement
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"offpeak"
 )
@@ -63,7 +64,7 @@ func (f *Fleet) Explain(job Job, limit int) Explanation {
 	all := make([]seen, 0, len(f.nodes))
 	for _, n := range f.nodes {
 		s := seen{Verdict: Verdict{Node: n.offer.Node, Account: n.offer.Account, Name: n.name}}
-		s.Reason = job.Requirements.Fit(job.Account, job.Driver, n.offer)
+		s.Reason = job.Fit(&n.offer)
 		if !s.Reason.Lasting() {
 			out.Could++
 		}
@@ -118,7 +119,7 @@ func (f *Fleet) Explain(job Job, limit int) Explanation {
 		return cmp.Or(cmp.Compare(y.Nodes, x.Nodes), cmp.Compare(x.Code, y.Code))
 	})
 	out.Asleep = out.Fits < f.weights.Baseline
-	out.Filters, out.Won = survivors(len(f.nodes), out.Causes, fenced(fits)), f.won(&a, fits)
+	out.Filters, out.Won = survivors(len(f.nodes), out.Causes), f.won(&a, fits)
 	return out
 }
 
@@ -155,9 +156,12 @@ func (a *ask) gap(n *node, why offpeak.Reason) float64 {
 		return 1 - ratio(int64(o.Free.Disk), int64(r.Disk))
 	case offpeak.FitWindow, offpeak.FitQuarantined:
 		// Sooner is nearer; any is nearer than nobody knows.
-		const far = 1 << 40
 		if o.Opens != nil {
-			return ratio(o.Opens.Unix(), far)
+			return soon(*o.Opens)
+		}
+	case offpeak.FitFence:
+		if until, fenced := a.Fenced(o.Node); fenced {
+			return soon(until)
 		}
 	case offpeak.FitVRAM, offpeak.FitUnified, offpeak.FitGPU, offpeak.FitCompute, offpeak.FitGPUDriver, offpeak.FitBusyGPU:
 		var most offpeak.Bytes
@@ -177,6 +181,12 @@ func (a *ask) gap(n *node, why offpeak.Reason) float64 {
 		}
 	}
 	return 1
+}
+
+// soon is a gap of time: the sooner the less.
+func soon(at time.Time) float64 {
+	const far = 1 << 40
+	return ratio(at.Unix(), far)
 }
 
 func boolCompare(x, y bool) int {

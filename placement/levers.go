@@ -49,7 +49,7 @@ func levers(r *offpeak.Requirements) (out []lever) {
 		}
 		out = append(out, l)
 	}
-	for _, code := range []offpeak.FitCode{offpeak.FitWindow, offpeak.FitQuarantined} {
+	for _, code := range []offpeak.FitCode{offpeak.FitWindow, offpeak.FitQuarantined, offpeak.FitFence} {
 		add(true, lever{lifts: []offpeak.FitCode{code}, time: true, drop: func(*offpeak.Requirements) {}, take: func(_, _ *offpeak.Requirements) {}})
 	}
 	add(r.MaxPrice != nil, priceLever())

@@ -61,8 +61,10 @@ type Change struct {
 	Nodes int
 	// Requirements are the job's, so changed.
 	Requirements offpeak.Requirements
-	// At is when the nodes take work again, where time is a part.
-	At *time.Time
+	// At is when the nodes take work again, where time is a part, and First the node
+	// that does first.
+	At    *time.Time
+	First offpeak.NodeID
 	// Gap says how far it is from what was asked for, for the order.
 	Gap float64
 }
@@ -199,7 +201,8 @@ func (w *outlook) without(i, k int) *offpeak.Requirements {
 	return r
 }
 
-// refused puts requirements to a node, as it will be where one lever is time.
+// refused puts requirements to a node, as it will be where one lever is time: then it
+// has opened, and the job's fence there has ended.
 func (w *outlook) refused(r *offpeak.Requirements, s *Sight, later bool) offpeak.FitCode {
 	if later && !s.Offer.Ready && s.Offer.Opens != nil {
 		o := s.Offer
@@ -207,7 +210,28 @@ func (w *outlook) refused(r *offpeak.Requirements, s *Sight, later bool) offpeak
 		o.Ready = o.Why == offpeak.FitOK
 		return r.Refused(w.job.Account, w.job.Driver, &o)
 	}
-	return r.Refused(w.job.Account, w.job.Driver, &s.Offer)
+	code := r.Refused(w.job.Account, w.job.Driver, &s.Offer)
+	if code == offpeak.FitOK && !later {
+		if _, fenced := w.job.Fenced(s.Offer.Node); fenced {
+			return offpeak.FitFence
+		}
+	}
+	return code
+}
+
+// when is the moment at which a node is as refused says of later: nil where it is so
+// now, or where nobody knows.
+func (w *outlook) when(s *Sight) *time.Time {
+	var at *time.Time
+	if !s.Offer.Ready {
+		if at = s.Offer.Opens; at == nil {
+			return nil
+		}
+	}
+	if until, fenced := w.job.Fenced(s.Offer.Node); fenced && (at == nil || until.After(*at)) {
+		at = &until
+	}
+	return at
 }
 
 // try finds which lever opens a node, and if none does which two.
@@ -253,9 +277,10 @@ func note(to map[[2]int]*trial, key [2]int, s *Sight) {
 
 // step is what one node needs.
 type step struct {
-	r   offpeak.Requirements
-	at  *time.Time
-	gap float64
+	r    offpeak.Requirements
+	at   *time.Time
+	gap  float64
+	node offpeak.NodeID
 }
 
 // steps are the smallest change of one lever that opens a node, and the smallest
@@ -326,16 +351,13 @@ func (w *outlook) both(i, k int, nodes, all []*Sight) (Change, bool) {
 // least is the smallest change of one lever after which requirements fit a node.
 func (w *outlook) least(from *offpeak.Requirements, s *Sight, i int, later bool) (step, bool) {
 	l := &w.levers[i]
-	t := step{gap: 1}
-	if l.time {
-		if s.Offer.Opens == nil {
-			return t, false
-		}
-		t.r, t.at = *from, s.Offer.Opens
-		return t, w.refused(from, s, true) == offpeak.FitOK
+	t := step{gap: 1, node: s.Offer.Node}
+	if l.time || later {
+		t.at = w.when(s)
 	}
-	if later {
-		t.at = s.Offer.Opens
+	if l.time {
+		t.r = *from
+		return t, t.at != nil && w.refused(from, s, true) == offpeak.FitOK
 	}
 	for _, r := range l.values(from, &s.Offer) {
 		if w.refused(&r, s, later) == offpeak.FitOK {
@@ -349,8 +371,12 @@ func (w *outlook) least(from *offpeak.Requirements, s *Sight, i int, later bool)
 // change counts the nodes that a step opens, by the predicate.
 func (w *outlook) change(t step, nodes []*Sight, of ...*lever) Change {
 	c := Change{Requirements: t.r, At: t.at, Gap: t.gap}
+	if t.at != nil {
+		c.First = t.node
+	}
 	for _, s := range nodes {
-		open := t.at == nil || s.Offer.Opens != nil && !s.Offer.Opens.After(*t.at) || s.Offer.Ready
+		at := w.when(s)
+		open := t.at == nil || at != nil && !at.After(*t.at) || at == nil && s.Offer.Ready
 		if open && w.refused(&t.r, s, t.at != nil) == offpeak.FitOK {
 			c.Nodes++
 		}

@@ -255,8 +255,14 @@ func (a *ask) key(n *node, vram float64) key {
 	return k
 }
 
-// admit says whether the job fits the node: the one predicate decides.
+// admit says whether the job fits the node: the one predicate decides, and the
+// job's fences.
 func (a *ask) admit(n *node) bool {
+	if len(a.Fences) > 0 {
+		if _, fenced := a.Fenced(n.offer.Node); fenced {
+			return false
+		}
+	}
 	return a.Requirements.Fits(a.Account, a.Driver, &n.offer)
 }
 

@@ -10,12 +10,11 @@ type Filter struct {
 }
 
 // survivors counts what is left of so many nodes after each filter that failed any.
-func survivors(nodes int, causes []Cause, fenced int) (out []Filter) {
-	failed := make(map[offpeak.FitCode]int, len(causes)+1)
+func survivors(nodes int, causes []Cause) (out []Filter) {
+	failed := make(map[offpeak.FitCode]int, len(causes))
 	for _, c := range causes {
 		failed[c.Code] = c.Nodes
 	}
-	failed[offpeak.FitFence] = fenced
 	for _, code := range offpeak.FitCodes() {
 		if n := failed[code]; n > 0 {
 			nodes -= n
@@ -23,20 +22,6 @@ func survivors(nodes int, causes []Cause, fenced int) (out []Filter) {
 		}
 	}
 	return out
-}
-
-// fenced counts, of the nodes that fit in their order, those where an attempt ended
-// badly and which come after another.
-func fenced(fits []found) (n int) {
-	if len(fits) == 0 || fits[0].key.avoided > 0 {
-		return 0
-	}
-	for i := range fits {
-		if fits[i].key.avoided > 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // Won says by what one node comes before another.

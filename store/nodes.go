@@ -35,6 +35,12 @@ type Nodes interface {
 	// SetIntent orders a node open, draining or closed. stop asks its live
 	// leases to go now. A draining node without leases is closed at once.
 	SetIntent(ctx context.Context, op Op, account offpeak.AccountID, node offpeak.NodeID, to offpeak.Intent, stop bool) (offpeak.Node, []Change, error)
+	// Trust ends what is held against a node: its quarantine, and the faults that
+	// would lead to one. Where nothing is, nothing changes.
+	Trust(ctx context.Context, op Op, account offpeak.AccountID, node offpeak.NodeID) (offpeak.Node, error)
+	// Proved ends a node's quarantine, if it still is that since then: a probe has
+	// lasted for long enough.
+	Proved(ctx context.Context, node offpeak.NodeID, since time.Time) error
 	// RemoveNode forgets a node: its sessions end, its live leases end as
 	// node_removed, its id is never used again. Its past attempts stay readable.
 	RemoveNode(ctx context.Context, op Op, account offpeak.AccountID, node offpeak.NodeID) ([]Change, error)

@@ -163,8 +163,10 @@ type Queued struct {
 	// Lasts is for how long an attempt may hold a node, as its limits say.
 	Lasts time.Duration
 	// Avoid are nodes on which an attempt ended by the user's or the node's
-	// fault or by interruption, the newest last, at most 8.
-	Avoid []offpeak.NodeID
+	// fault or by interruption, or was declined, the newest last, at most 16. Failed
+	// are those of them from which that fences the job for a while.
+	Avoid  []offpeak.NodeID
+	Failed []offpeak.Failed `json:",omitempty"`
 	// Group is the array that it is a member of, if at most AtOnce of that may hold
 	// leases at once; "" where there is no such limit.
 	Group  offpeak.GroupID
@@ -185,6 +187,10 @@ type Change struct {
 	Revision int64
 	// NodeClosed says that this ended the last lease of a draining node.
 	NodeClosed bool
+	// Tried says that this changed what is held against Node, and Quarantine what it
+	// is now, nil where it takes work.
+	Tried      bool                `json:"-"`
+	Quarantine *offpeak.Quarantine `json:"-"`
 	// Begun says that the lease began to run with this, at the price of Lease.
 	Begun bool `json:"-"`
 	// Paid is what the lease's last price term came to, where this settled one.

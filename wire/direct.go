@@ -419,6 +419,12 @@ func (d *Direct) SetIntent(ctx context.Context, op offpeak.OpID, id offpeak.Node
 	return out, err
 }
 
+// TrustNode ends a node's quarantine.
+func (d *Direct) TrustNode(ctx context.Context, op offpeak.OpID, id offpeak.NodeID) (out offpeak.Node, err error) {
+	err = d.Do(ctx, http.MethodPost, "/nodes/"+url.PathEscape(string(id))+"/trust", op, nil, &out)
+	return out, err
+}
+
 // RemoveNode forgets a node.
 func (d *Direct) RemoveNode(ctx context.Context, op offpeak.OpID, id offpeak.NodeID) error {
 	return d.Do(ctx, http.MethodDelete, "/nodes/"+url.PathEscape(string(id)), op, nil, nil)

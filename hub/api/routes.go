@@ -113,6 +113,7 @@ func (a *api) routes() []route {
 		{method: get, path: "/v1/nodes", roles: people(), summary: "List nodes", mount: answers((*api).listNodes)},
 		{method: get, path: "/v1/nodes/{node}", roles: people(), summary: "One node", mount: answers((*api).node)},
 		{method: post, path: "/v1/nodes/{node}/intent", roles: owners(), mutates: true, limit: json, body: typeOf[wire.IntentChange](), summary: "Order a node open, draining or closed", mount: answers((*api).setIntent)},
+		{method: post, path: "/v1/nodes/{node}/trust", roles: admins(), mutates: true, summary: "End a node's quarantine", detail: "What is held against the node is forgotten: it takes all work at once. For who knows that it was mended.", mount: answers((*api).trustNode)},
 		{method: del, path: "/v1/nodes/{node}", roles: owners(), mutates: true, summary: "Forget a node", mount: does((*api).removeNode)},
 
 		{method: get, path: "/v1/nodes/{node}/ask", roles: people(), summary: "What a node asks now, and by which plan", mount: answers((*api).nodeAsk)},

@@ -28,7 +28,8 @@ func (q *Queue) Ahead(it *Item, now time.Time) (n int) {
 // Bound is until when a job starts at the latest, and false where there is no
 // bound: without reservations, for what no node could ever take, and for members of
 // an array with a limit of its own, which wait for one another. It holds
-// while nodes stay, and leases keep to their limits.
+// while nodes stay, and leases keep to their limits. Of a job that fences keep off
+// nodes it counts from their end.
 //
 // A job has a reservation once it waited for ReserveAfter, its account has none
 // for an older job, and one of the Places is free; accounts get them in turn. The node then serves it when the leases there have reached their limits, D
@@ -76,5 +77,10 @@ func (q *Queue) Bound(it *Item, now time.Time) (time.Time, bool) {
 	}
 	rounds := (1 + own) * ((accounts + places - 1) / places)
 	ripe := max(q.now, it.since+q.cfg.ReserveAfter.Microseconds())
+	if it.past != nil {
+		for i := range it.past.fences {
+			ripe = max(ripe, micro(it.past.fences[i].Until))
+		}
+	}
 	return time.UnixMicro(ripe).Add(time.Duration(rounds) * longest), true
 }

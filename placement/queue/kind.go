@@ -39,6 +39,9 @@ type class struct {
 	// no turns.
 	group offpeak.GroupID
 	turns *turns
+	// fenced are the nodes that fences keep its jobs off, "" for none: it is what they
+	// have in common, not for how long.
+	fenced string
 	// lacks says what of its account's, or of its array's, it waits for; nil while it
 	// waits for a node.
 	lacks error
@@ -50,9 +53,10 @@ type class struct {
 }
 
 type classKey struct {
-	kind  *kind
-	line  *line
-	group offpeak.GroupID
+	kind   *kind
+	line   *line
+	group  offpeak.GroupID
+	fenced string
 }
 
 // line is the classes on one shelf of one account and priority, by age. Accounts
@@ -98,7 +102,7 @@ type byRipe struct{}
 func (byRipe) before(a, b *class) bool {
 	return cmp.Or(
 		cmp.Compare(a.due, b.due), cmp.Compare(a.line.account.id, b.line.account.id), cmp.Compare(b.line.priority, a.line.priority),
-		cmp.Compare(a.kind.key.text, b.kind.key.text), cmp.Compare(a.group, b.group),
+		cmp.Compare(a.kind.key.text, b.kind.key.text), cmp.Compare(a.group, b.group), cmp.Compare(a.fenced, b.fenced),
 	) < 0
 }
 func (byRipe) seat(c *class) *int { return &c.ripe }
@@ -144,10 +148,10 @@ func (q *Queue) class(in *Job) *class {
 		q.lines[lk] = l
 		lk.account.lines[l] = struct{}{}
 	}
-	key := classKey{k, l, in.Group}
+	key := classKey{k, l, in.Group, fencesAt(in.Fences, q.now)}
 	c := q.classes[key]
 	if c == nil {
-		c = &class{kind: k, line: l, group: in.Group}
+		c = &class{kind: k, line: l, group: in.Group, fenced: key.fenced}
 		q.classes[key] = c
 		q.takeTurns(c, in.AtOnce)
 		k.refs++
@@ -193,7 +197,7 @@ func (q *Queue) moved(c *class) {
 
 func (q *Queue) forget(c *class) {
 	k, l := c.kind, c.line
-	delete(q.classes, classKey{k, l, c.group})
+	delete(q.classes, classKey{k, l, c.group, c.fenced})
 	q.leaveTurns(c)
 	delete(q.blocked, c)
 	delete(q.bidders, c)

@@ -68,6 +68,8 @@ type Job struct {
 	// Lasts is for how long an attempt may hold a node, all its limits together.
 	Lasts time.Duration
 	Avoid []offpeak.NodeID
+	// Fences keep it off nodes for a while.
+	Fences []placement.Fence
 	// Group is the array that it is a member of, if at most AtOnce of that may hold
 	// leases at once; "" and 0 otherwise.
 	Group  offpeak.GroupID
@@ -101,6 +103,8 @@ type Queue struct {
 	// front are the lines with classes to be tried.
 	front  heap[*line, byReady]
 	paused heap[*Item, byPause]
+	// fences are jobs by when the next fence of theirs ends.
+	fences heap[*fenced, byFence]
 	// ripening are the classes by when their first job may have a reservation;
 	// turns are the accounts with such as may.
 	ripening heap[*class, byRipe]
@@ -141,13 +145,19 @@ func (q *Queue) Policy() placement.Policy { return q.policy }
 type Item struct {
 	id      offpeak.JobID
 	class   *class
-	avoid   []offpeak.NodeID
+	past    *past // nil where no attempt went wrong
 	since   int64 // submitted, microseconds
 	until   int64 // not before, microseconds; 0: now
 	attempt offpeak.Attempt
 	seat    int // in class.items or, while paused, in Queue.paused
 	lost    uint8
 	paused  bool
+}
+
+// past is what an item has of earlier attempts.
+type past struct {
+	avoid  []offpeak.NodeID
+	fences []placement.Fence
 }
 
 // ID is the job's.
@@ -169,7 +179,10 @@ func (it *Item) Job() Job {
 	j := Job{
 		ID: it.id, Account: it.class.line.account.id, Attempt: it.attempt, Priority: it.class.line.priority,
 		Submitted: time.UnixMicro(it.since), Driver: k.key.driver, Requirements: k.asks, Text: k.key.text, Policy: k.key.policy, Lasts: k.key.lasts,
-		Avoid: it.avoid, Group: it.class.group, Lost: it.lost,
+		Group: it.class.group, Lost: it.lost,
+	}
+	if p := it.past; p != nil {
+		j.Avoid, j.Fences = p.avoid, p.fences
 	}
 	if t := it.class.turns; t != nil {
 		j.AtOnce = t.most
@@ -183,10 +196,14 @@ func (it *Item) Job() Job {
 // Placement is an item as placement sees it, with its next attempt.
 func (q *Queue) Placement(it *Item) placement.Job {
 	k := it.class.kind
-	return placement.Job{
+	j := placement.Job{
 		ID: it.id, Account: it.class.line.account.id, Attempt: it.attempt + 1,
-		Driver: k.key.driver, Requirements: k.fits, Class: k.key.text, Policy: cmp.Or(k.key.policy, q.policy), Avoid: it.avoid,
+		Driver: k.key.driver, Requirements: k.fits, Class: k.key.text, Policy: cmp.Or(k.key.policy, q.policy),
 	}
+	if p := it.past; p != nil {
+		j.Avoid, j.Fences, j.Now = p.avoid, p.fences, time.UnixMicro(q.now)
+	}
+	return j
 }
 
 // before is the order within a class.
@@ -234,7 +251,10 @@ func (q *Queue) Add(in Job, now time.Time) *Item {
 		}
 		q.Remove(in.ID)
 	}
-	it := &Item{id: in.ID, class: q.class(&in), avoid: in.Avoid, attempt: in.Attempt, since: in.Submitted.UnixMicro(), lost: in.Lost}
+	it := &Item{id: in.ID, class: q.class(&in), attempt: in.Attempt, since: in.Submitted.UnixMicro(), lost: in.Lost}
+	if len(in.Avoid)+len(in.Fences) > 0 {
+		it.past = &past{in.Avoid, in.Fences}
+	}
 	if !in.NotBefore.IsZero() {
 		it.until = in.NotBefore.UnixMicro() + 1 // rounded up
 	}
@@ -249,6 +269,9 @@ func (q *Queue) place(it *Item, now int64) {
 	if it.paused = it.until > now; it.paused {
 		q.paused.push(it)
 		return
+	}
+	if it.past != nil {
+		q.classify(it)
 	}
 	it.class.items.push(it)
 	q.moved(it.class)
@@ -273,19 +296,23 @@ func (q *Queue) Remove(job offpeak.JobID) {
 	q.moved(c)
 }
 
-// Wake lets those go on whose pause is over and returns when the next one's is,
-// zero for none.
+// Wake lets those go on whose pause is over, or a fence of theirs, and returns when
+// the next such ends, zero for none.
 func (q *Queue) Wake(now time.Time) (next time.Time) {
 	q.tick(now)
 	for q.paused.len() > 0 {
 		it := q.paused.top()
 		if it.until > now.UnixMicro() {
-			return time.UnixMicro(it.until)
+			next = time.UnixMicro(it.until)
+			break
 		}
 		q.paused.remove(it)
 		q.place(it, now.UnixMicro())
 	}
-	return time.Time{}
+	if at := q.unfence(); at != never && (next.IsZero() || at < micro(next)) {
+		next = time.UnixMicro(at)
+	}
+	return next
 }
 
 type byAge struct{}

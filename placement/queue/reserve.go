@@ -195,7 +195,7 @@ func (q *Queue) on(it *Item, o *offpeak.Offer, leases []ending) *Reservation {
 		return nil
 	}
 	slices.SortFunc(leases, func(a, b ending) int { return cmp.Compare(a.at, b.at) })
-	at, then, back := q.now, *o, offpeak.Resources{}
+	at, then, back := max(q.now, it.fencedUntil(o.Node)), *o, offpeak.Resources{}
 	for i := 0; !k.fits.Fits(account.id, k.key.driver, &then); i++ {
 		if i == len(leases) || leases[i].at == never {
 			return nil

@@ -481,7 +481,8 @@ func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
 	}
 	q.Account, q.Driver = offpeak.AccountID(r.intern(account)), r.intern(driver)
 	q.Group = offpeak.GroupID(r.intern(group))
-	q.Submitted, q.NotBefore, q.Avoid = moment(submitted), moment(notBefore), avoided(avoid)
+	q.Submitted, q.NotBefore = moment(submitted), moment(notBefore)
+	q.Avoid, q.Failed = avoided(avoid)
 	q.Policy, q.Lasts = offpeak.Policy(r.intern(policy)), unspan(lasts)
 	return q, nil
 }

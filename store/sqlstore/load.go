@@ -79,6 +79,7 @@ type lockedNode struct {
 	claimed  offpeak.Resources
 	capacity offpeak.Resources
 	reserved offpeak.Resources
+	trial    offpeak.Trial
 	pending  pendingNode
 }
 
@@ -90,6 +91,8 @@ type pendingNode struct {
 	raised   int64
 	// ready: a claim counts on its being online, open and available.
 	ready bool
+	// tried: what is held against it changed.
+	tried bool
 	// said: a heartbeat came after the one numbered heard.
 	said  bool
 	heard int64
@@ -133,11 +136,15 @@ func (t *verb) loadNodes(lock string, ids ...offpeak.NodeID) error {
 func (t *verb) lookNodes(lock string, ids []offpeak.NodeID) Look {
 	where, arg := oneOf("id", ids)
 	return Look{`SELECT id, account, liveness, intent, availability, why, incarnation, beat, timeout, removed_at <> 0, ask_gpu IS NOT NULL, revision, claimed_cpu, claimed_memory, claimed_disk,
-		capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk FROM nodes WHERE ` + where + ` ORDER BY id` + lock, []any{arg}, func(r Rows) error {
+		capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk, trial FROM nodes WHERE ` + where + ` ORDER BY id` + lock, []any{arg}, func(r Rows) error {
 		n := &lockedNode{}
 		var timeout int64
+		var trial string
 		err := r.Scan(&n.id, &n.account, &n.liveness, &n.intent, &n.availability, &n.why, &n.incarnation, &n.beat, &timeout, &n.removed, &n.asks, &n.revision, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
-			&n.capacity.CPU, &n.capacity.Memory, &n.capacity.Disk, &n.reserved.CPU, &n.reserved.Memory, &n.reserved.Disk)
+			&n.capacity.CPU, &n.capacity.Memory, &n.capacity.Disk, &n.reserved.CPU, &n.reserved.Memory, &n.reserved.Disk, &trial)
+		if err == nil {
+			n.trial, err = trialOf(n.id, trial)
+		}
 		n.timeout, n.pending.heard = time.Duration(timeout)*time.Microsecond, n.beat
 		keep(&t.rows.nodes, n.id, n)
 		return err

@@ -445,6 +445,7 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 		return store.Change{}, err
 	}
 	c := store.Change{Job: j.Job, Queued: j.queued(), Node: l.Node, Begun: l.begun, Paid: cost}
+	c.Tried, c.Quarantine = t.try(n, l)
 	l.begun = false
 	if c.NodeClosed, err = t.closeDrained(n, l); err != nil {
 		return store.Change{}, err
@@ -529,8 +530,8 @@ func (s *Store) settle(t *verb, l *lease, j *job, e ending, row offpeak.End) err
 	}
 	if v.State.Terminal() {
 		j.EndedAt = l.EndedAt
-	} else if row.Counter != offpeak.CountFree {
-		j.avoid = avoidToo(j.avoid, l.Node)
+	} else {
+		j.avoid = avoidToo(j.avoid, l.Node, l.Reason, *l.EndedAt)
 	}
 	t.changeJob(j)
 	t.event(offpeak.Event{Type: "job." + string(j.State), Account: j.Account, Job: j.ID, Attempt: l.Attempt, Lease: l.ID, Node: l.Node, Reason: j.Reason, Data: data(struct {

@@ -45,6 +45,7 @@ const (
 	writeNode
 	takeBlindly
 	sayNode
+	tryNode
 	closeNode
 	leaseJob
 	writeJob
@@ -103,6 +104,8 @@ func (k kind) statement() (query string, exact bool) {
 		return `UPDATE nodes SET reserved_cpu = reserved_cpu + $1, reserved_memory = reserved_memory + $2, reserved_disk = reserved_disk + $3, revision = revision + $4 WHERE id = $5`, true
 	case sayNode:
 		return `UPDATE nodes SET liveness = 'online', availability = $1, why = $2, beat = $3, timeout = $4, last_heard = $5 WHERE id = $6 AND incarnation = $7 AND beat = $8`, true
+	case tryNode:
+		return `UPDATE nodes SET trial = $1 WHERE id = $2`, true
 	case closeNode:
 		return `UPDATE nodes SET intent = 'closed' WHERE id = $1 AND intent = 'draining' AND removed_at = 0`, true
 	case leaseJob:
@@ -297,6 +300,9 @@ func (t *verb) putNode(n *lockedNode, unguarded bool) {
 	p, c := n.pending, n.capacity
 	if p.said {
 		t.later(sayNode, string(n.availability), string(n.why), n.beat, span(n.timeout), micros(t.now), string(n.id), string(n.incarnation), p.heard)
+	}
+	if p.tried {
+		t.later(tryNode, trialText(n.trial), string(n.id))
 	}
 	switch {
 	case p.raised > 0 && unguarded:

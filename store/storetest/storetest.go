@@ -74,6 +74,7 @@ func Run(t *testing.T, open Open) {
 		{"Restarted", restarted},
 		{"BadAmongGood", badAmongGood},
 		{"Expire", expire},
+		{"Quarantine", quarantine},
 		{"Amnesty", amnesty},
 		{"Stop", stop},
 		{"Abandon", abandon},

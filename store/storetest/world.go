@@ -405,6 +405,7 @@ func operations(t *testing.T, g *grid) {
 			n, _, err := g.SetIntent(ctx, op, g.account, n.ID, offpeak.NodeClosed, false)
 			return n, err
 		}},
+		{"Trust", func(op store.Op, _ int) (any, error) { return g.Trust(ctx, op, g.account, n.ID) }},
 		{"RevokeToken", func(op store.Op, _ int) (any, error) { return nil, g.RevokeToken(ctx, op, g.account, "tok_admin") }},
 		{"RemoveMember", func(op store.Op, _ int) (any, error) { return nil, g.RemoveMember(ctx, op, g.account, "member_1") }},
 		{"RemoveNode", func(op store.Op, _ int) (any, error) { return g.RemoveNode(ctx, op, g.account, n.ID) }},

@@ -67,7 +67,7 @@ func TestEveryCommandPrintsJSON(t *testing.T) {
 		{"pipeline run", "pipeline run --detach " + steps}, {"pipeline show", "pipeline show -"}, {"pipeline cancel", "pipeline cancel -"},
 		{"pipeline wait", "pipeline wait -"}, {"pipeline retry", "pipeline retry -"},
 		{"events", "events --after 0 --limit 3"},
-		{"nodes", "nodes"}, {"nodes show", "nodes show tower"}, {"nodes drain", "nodes drain tower"}, {"nodes close", "nodes close tower"}, {"nodes open", "nodes open tower"},
+		{"nodes", "nodes"}, {"nodes show", "nodes show tower"}, {"nodes drain", "nodes drain tower"}, {"nodes close", "nodes close tower"}, {"nodes open", "nodes open tower"}, {"nodes trust", "nodes trust tower"},
 		{"ask set", "ask set 0.25/h tower --cpu 0.03/h"}, {"ask show", "ask show"}, {"ask history", "ask history tower"}, {"ask suggest", "ask suggest tower --kwh 0.30 --watts 350"},
 		{"ask auto", "ask auto tower --floor 0.10/h"}, {"ask clear", "ask clear tower"}, {"market", "market"}, {"market history", "market history --plain"}, {"quote", "quote --cpu 1 --hours 3"},
 		{"agent status", "agent status --data " + data}, {"agent pause", "agent pause --data " + data}, {"agent resume", "agent resume --data " + data}, {"agent drain", "agent drain --data " + data},
