@@ -72,7 +72,6 @@ func (j *Job) check() error {
 			return fmt.Errorf("%s is %s: it is from 0s to %s", d.name, d.span, mostSpan)
 		}
 	}
-	r := &j.Requirements
 	switch {
 	case j.Work <= 0:
 		return fmt.Errorf("work is above 0s")
@@ -80,6 +79,12 @@ func (j *Job) check() error {
 		return fmt.Errorf("policy %q is not cheapest, balanced or fastest", j.Policy)
 	case j.AtOnce < 0 || j.AtOnce > 0 && j.Group == "":
 		return fmt.Errorf("at_once is %d: it is above 0, and stands with the group", j.AtOnce)
+	}
+	return checkAsks(&j.Requirements)
+}
+
+func checkAsks(r *offpeak.Requirements) error {
+	switch {
 	case len(r.GPUs) > mostGPUs:
 		return fmt.Errorf("it asks for %d GPUs: at most %d", len(r.GPUs), mostGPUs)
 	case r.MaxPrice != nil && *r.MaxPrice < 0:
