@@ -29,6 +29,8 @@ type Base struct {
 	InForce *placement.Tuning
 	// Waiting are jobs that wait now.
 	Waiting []offpeak.Job
+	// Most bounds the jobs, of which a few lines may name very many. Default: 4,194,304.
+	Most int
 	// Accounts are those that there are now.
 	Accounts []offpeak.Account
 	// Group returns an array. It is asked for those of jobs that Job returned.

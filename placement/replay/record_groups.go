@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -86,12 +87,9 @@ func (r *recorder) group(e *offpeak.Event, what string) error {
 	return nil
 }
 
-// mostJobs bounds the jobs of a record, which a few lines may name. Tests make it less.
-var mostJobs = 4 << 20
-
 func (r *recorder) room() error {
-	if len(r.jobs) > mostJobs {
-		return fmt.Errorf("more than %d jobs: record less time at once", mostJobs)
+	if most := cmp.Or(r.base.Most, 4<<20); len(r.jobs) > most {
+		return fmt.Errorf("more than %d jobs: record less time at once", most)
 	}
 	return nil
 }

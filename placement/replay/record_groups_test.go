@@ -176,7 +176,6 @@ func TestHostileEvents(t *testing.T) {
 
 // A few lines can name very many jobs; there is an end to it.
 func TestMoreJobsThanFit(t *testing.T) {
-	defer replay.SetMostJobs(1000)()
 	n := 0
 	_, err := replay.Record(func(yield func(offpeak.Event, error) bool) {
 		for ; ; n++ {
@@ -186,7 +185,7 @@ func TestMoreJobsThanFit(t *testing.T) {
 				return
 			}
 		}
-	}, replay.Base{})
+	}, replay.Base{Most: 1000})
 	if err == nil || !strings.Contains(err.Error(), "record less time at once") || n > 10 {
 		t.Errorf("after %d events: %v", n, err)
 	}
