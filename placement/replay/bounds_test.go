@@ -57,9 +57,10 @@ func TestQuotaOfGPUs(t *testing.T) {
 	s.at(0, replay.Step{Submit: work("two", 1, 2, 8, 8)})
 	s.at(1, replay.Step{Submit: work("one", 1, 2, 8)})
 	s.at(2, replay.Step{Submit: work("none", 1, 2)})
-	s.at(3, replay.Step{Submit: work("three", 1, 2, 8, 8, 8)}) // more than it may ever have
+	s.at(3, replay.Step{Submit: work("three", 1, 2, 8, 8, 8)})   // more than it may ever have
+	s.at(3, replay.Step{Submit: work("four", 1, 2, 8, 8, 8, 8)}) // more than there is
 	inBothOrders(t, s, func(t *testing.T, r replay.Result) {
-		if r.Finished != 3 || r.WaitMedian != 0 || r.Bounded != 1 || r.StrandedJobs != 0 || r.Unserved != 0 || r.IdleGPUHours != 0 {
+		if r.Finished != 3 || r.WaitMedian != 0 || r.Bounded != 1 || r.StrandedJobs != 0 || r.Unserved != 1 || r.IdleGPUHours != 0 {
 			t.Errorf("%+v", r)
 		}
 	})

@@ -247,14 +247,14 @@ func (w *world) result() Result {
 		case j.ended >= 0:
 			until = j.ended
 		case w.now-j.submitted < w.patience():
-		case j.state == jobHeld || j.class.refused() != nil:
-			r.Bounded++
-		case w.latest(latest, j.class) > j.submitted:
-			stranded[kindOf(&j.Requirements)]++
-			r.StrandedJobs++
-		default:
+		case w.latest(latest, j.class) <= j.submitted:
 			r.Unserved++
 			continue
+		case j.state == jobHeld || j.class.refused() != nil:
+			r.Bounded++
+		default:
+			stranded[kindOf(&j.Requirements)]++
+			r.StrandedJobs++
 		}
 		waits = append(waits, until-j.submitted)
 	}

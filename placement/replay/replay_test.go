@@ -162,6 +162,17 @@ func TestWhatNeverStarts(t *testing.T) {
 	}
 }
 
+// Work that somebody cancels is not lost to an interruption.
+func TestCancelledWhileItRuns(t *testing.T) {
+	s := newScript(10)
+	s.at(0, replay.Step{Join: machine("n", 8, 32, 8)})
+	s.at(0, replay.Step{Submit: work("a", 1, 5, 8)})
+	s.at(60, replay.Step{Cancel: "a"})
+	if r := run(t, &s.t); r.Cancelled != 1 || r.Interrupted != 0 || r.LostHours != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // A node that left before a job came could not have served it.
 func TestWhoIsGoneServesNobody(t *testing.T) {
 	s := newScript(10)

@@ -364,8 +364,8 @@ func (w *world) cut(l *lease, why offpeak.EndReason) {
 	case offpeak.ChargeKept:
 		w.charge(l, kept, kept)
 	}
-	w.meter.lost += (ran - kept).Microseconds()
-	if why != offpeak.EndCancelled {
+	if why != offpeak.EndCancelled { // whoever cancels wants none of it
+		w.meter.lost += (ran - kept).Microseconds()
 		w.meter.cuts++
 		j.cuts++
 	}

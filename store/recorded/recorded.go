@@ -3,7 +3,7 @@
 // It owns which verbs are asked for what events alone do not tell: nodes and jobs
 // that were there before the oldest event that is kept. What traffic is, and how it
 // is made of events, is replay's. It changes nothing in the store. It is tested on
-// the real embedded store.
+// both engines.
 package recorded
 
 import (
