@@ -255,6 +255,7 @@ func TestFileAndBack(t *testing.T) {
 		"two at once":  {strings.Replace(text, `"leave"`, `"cancel":"a","leave"`, 1), "step 5: a step has one of"},
 		"no work":      {strings.Replace(text, `"work":"5h0m0s"`, `"work":"0s"`, 1), "step 2: submit of job a: work is above 0s"},
 		"out of order": {strings.Replace(text, `00:30:00Z","change"`, `05:30:00Z","change"`, 1), "step 4: its time"},
+		"a line less":  {text[:strings.LastIndex(text[:len(text)-1], "\n")+1], "line 6: the file ends after 5 of 6 steps"},
 		"half a line":  {text[:len(text)-10], "line 7"},
 	} {
 		if _, err := replay.Read(strings.NewReader(bad.text)); err == nil || !strings.Contains(err.Error(), bad.want) {

@@ -233,13 +233,17 @@ type head struct {
 	Notes   []string  `json:"notes,omitempty"`
 	// InForce is what was weighed at the end.
 	InForce *placement.Tuning `json:"in_force,omitempty"`
+	// Steps is how many lines follow, so that a file that was cut off is noticed; nil in
+	// version 1.
+	Steps *int `json:"steps,omitempty"`
 }
 
 // Write writes traffic as lines of JSON: a head, then a step a line.
 func (t *Traffic) Write(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	e := json.NewEncoder(out)
-	if err := e.Encode(head{Format, t.From.UTC(), t.Until.UTC(), t.Notes, t.InForce}); err != nil {
+	steps := len(t.Steps)
+	if err := e.Encode(head{Format, t.From.UTC(), t.Until.UTC(), t.Notes, t.InForce, &steps}); err != nil {
 		return err
 	}
 	for i := range t.Steps {
@@ -287,6 +291,9 @@ func Read(r io.Reader) (*Traffic, error) {
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("line %d: %w", len(t.Steps)+2, err)
+	}
+	if h.Steps != nil && *h.Steps != len(t.Steps) {
+		return nil, fmt.Errorf("line %d: the file ends after %d of %d steps: it was cut off, or something was added", len(t.Steps)+1, len(t.Steps), *h.Steps)
 	}
 	return t, t.Check()
 }
