@@ -422,4 +422,16 @@ type GroupIndexes struct {
 	Priority int     `json:"priority,omitempty"`
 	AtOnce   int     `json:"at_once,omitempty"`
 	RetryOf  GroupID `json:"retry_of,omitempty"`
+	// GroupAsks is said once, not with each batch of members.
+	*GroupAsks
+}
+
+// GroupAsks is what members ask for, as the event job.queued says it of one job. It
+// stands in an array's event group.blocked, and in its first group.queued.
+type GroupAsks struct {
+	Driver       string        `json:"driver,omitempty"`
+	Requirements *Requirements `json:"requirements,omitempty"`
+	Policy       Policy        `json:"policy,omitempty"`
+	Limit        Duration      `json:"time_limit,omitempty"`
+	Retry        *RetryPolicy  `json:"retry,omitempty"`
 }

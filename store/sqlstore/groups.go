@@ -179,6 +179,9 @@ func (t *verb) addMembers(g *jobGroup, spec offpeak.Spec, limit int) (queued []s
 	state, reason := g.rest()
 	what := "group." + string(state)
 	indexes := offpeak.GroupIndexes{Group: g.id, Spec: g.spec, Priority: spec.Priority, AtOnce: g.AtOnce, RetryOf: g.retryOf}
+	if g.written == 0 && !state.Terminal() {
+		indexes.GroupAsks = &offpeak.GroupAsks{Driver: spec.Task.Driver, Requirements: &spec.Requirements, Policy: spec.Policy, Limit: spec.Limits.Time, Retry: spec.Retry}
+	}
 	if state == offpeak.JobBlocked {
 		if g.fresh {
 			indexes.Indexes = g.Indexes

@@ -60,6 +60,7 @@ func Run(t *testing.T, open Open) {
 		{"Groups", groups},
 		{"GroupsFill", groupsFill},
 		{"GroupsAtOnce", groupsAtOnce},
+		{"ToldForReplay", toldForReplay},
 		{"Claims", claims},
 		{"ClaimRace", claimRace},
 		{"Together", together},
