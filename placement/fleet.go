@@ -125,6 +125,15 @@ func (f *Fleet) Offer(id offpeak.NodeID) (offpeak.Offer, bool) {
 	return offpeak.Offer{}, false
 }
 
+// Peek is Offer without a copy, nil for a node that is not in the picture. It is as the
+// node is until the fleet changes; nobody may change it.
+func (f *Fleet) Peek(id offpeak.NodeID) *offpeak.Offer {
+	if n := f.byID[id]; n != nil {
+		return &n.offer
+	}
+	return nil
+}
+
 // Offers yields all offers, with what each lease holds there.
 func (f *Fleet) Offers() iter.Seq2[*offpeak.Offer, iter.Seq2[offpeak.LeaseID, offpeak.Resources]] {
 	return func(yield func(*offpeak.Offer, iter.Seq2[offpeak.LeaseID, offpeak.Resources]) bool) {
