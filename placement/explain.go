@@ -110,7 +110,7 @@ func (s *Snapshot) Explain(job Job, limit int) Explanation {
 	}
 	out.Fits, out.Could, out.Idle = len(fits), out.Could+len(fits), out.Idle+len(fits)
 	// The second says why the first won.
-	best := foremost[place]{most: max(limit, 2), compare: func(x, y place) int { return x.key.compare(&y.key) }}
+	best := foremost[place]{most: max(limit, 2), compare: func(x, y place) int { return x.compare(&y.key) }}
 	fenced := 0
 	a.settle(len(fits), lowest)
 	for _, n := range fits {
@@ -141,7 +141,7 @@ func (s *Snapshot) Explain(job Job, limit int) Explanation {
 		out.Nodes = append(out.Nodes, v)
 	}
 	for _, c := range causes {
-		c.Cause.Nearest = job.Requirements.Fit(job.Account, job.Driver, c.offer)
+		c.Nearest = job.Requirements.Fit(job.Account, job.Driver, c.offer)
 		out.Causes = append(out.Causes, c.Cause)
 	}
 	slices.SortFunc(out.Causes, func(x, y Cause) int {

@@ -17,7 +17,7 @@ func toldOf(s *placement.Snapshot, j placement.Job) string {
 	e, look := s.Explain(j, 50), s.Nearest(j)
 	text := fmt.Sprintf("%d of %d, %d, %d; %+v; %+v; %+v; %t", e.Fits, s.Len(), e.Could, e.Idle, e.Causes, e.Filters, e.Won, e.Asleep)
 	for _, v := range e.Nodes {
-		v, o := v, *v.Offer
+		o := *v.Offer
 		v.Offer = nil
 		text += fmt.Sprintf("\n%+v %+v %v", v, o, o.Opens)
 	}
