@@ -191,6 +191,28 @@ func TestAskFollowsItsSchedule(t *testing.T) {
 	})
 }
 
+// A plan whose answer was lost is asked for again, also after its end: it is done, and
+// by now nothing is asked.
+func TestAPlanIsSaidAgainWhenItIsOver(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.join("one")
+		until, price := time.Now().Add(time.Minute), 50*cent
+		plan := wire.AskPlan{Ask: &wire.Prices{GPU: &price}, Until: &until}
+		op := g.op()
+		first, err := g.hub.Trade().SetAsk(t.Context(), op, g.account, a.id, plan)
+		must(t, err)
+		a.keep(2 * time.Minute)
+		again, err := g.hub.Trade().SetAsk(t.Context(), op, g.account, a.id, plan)
+		must(t, err)
+		if first.Ask == nil || again.Ask != nil || again.Of != first.Of || again.Plan == nil {
+			t.Errorf("first it asks %+v, then %+v", first, again)
+		}
+		if got, err := g.hub.Trade().SetAsk(t.Context(), g.op(), g.account, a.id, plan); !errors.Is(err, offpeak.ErrInvalid) {
+			t.Errorf("another operation: %+v, %v, want it refused", got, err)
+		}
+	})
+}
+
 func TestPlanThatIsNotInForceOffersToNobody(t *testing.T) {
 	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
 		from := time.Now().Add(time.Hour)

@@ -1,7 +1,9 @@
 package market
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"offpeak"
@@ -41,7 +43,7 @@ func (p *Plan) Validate() error {
 		return err
 	}
 	if err := p.Floor.Validate(); err != nil {
-		return fmt.Errorf("floor: %w", err)
+		return under("floor", err)
 	}
 	if len(p.Windows) > MaxWindows {
 		return &offpeak.FieldError{Field: "windows", Rule: fmt.Sprintf("has at most %d windows", MaxWindows)}
@@ -51,13 +53,21 @@ func (p *Plan) Validate() error {
 			return &offpeak.FieldError{Field: fmt.Sprintf("windows[%d]", i), Value: w.String(), Rule: "has days, and begins and ends at different times of a day"}
 		}
 		if err := w.Ask.Validate(); err != nil {
-			return fmt.Errorf("windows[%d]: %w", i, err)
+			return under(fmt.Sprintf("windows[%d]", i), err)
 		}
 	}
 	if !p.From.IsZero() && !p.Until.IsZero() && !p.From.Before(p.Until) {
 		return &offpeak.FieldError{Field: "until", Value: p.Until.String(), Rule: "is after from"}
 	}
 	return nil
+}
+
+// under says which part of a plan asks what is wrong.
+func under(part string, err error) error {
+	if e, ok := errors.AsType[*offpeak.FieldError](err); ok {
+		return &offpeak.FieldError{Field: part + strings.TrimPrefix(e.Field, "ask"), Value: e.Value, Rule: e.Rule}
+	}
+	return err
 }
 
 // At returns what the plan asks at t. A window is open whenever a clock on the

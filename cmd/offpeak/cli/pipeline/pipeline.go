@@ -231,6 +231,7 @@ ended.
 			return show(c, p)
 		},
 	}
+	cmd.ValidArgsFunction = c.CompletePipelines
 	return c.Command(cmd)
 }
 
@@ -297,6 +298,7 @@ offpeak pipeline run would have.
 			return errors.Join(show(c, p), exit(p))
 		},
 	}
+	cmd.ValidArgsFunction = c.CompletePipelines
 	return c.Command(cmd)
 }
 
@@ -323,6 +325,7 @@ first, as with offpeak cancel.
 			return show(c, p)
 		},
 	}
+	cmd.ValidArgsFunction = c.CompletePipelines
 	return c.Command(cmd)
 }
 
@@ -362,6 +365,7 @@ made that had succeeded, and resume from their checkpoints.
 			return c.Print(p, []string{p.ID}, func(t *render.Table) { t.Line(p.ID) })
 		},
 	}
+	cmd.ValidArgsFunction = c.CompletePipelines
 	return c.Command(cmd)
 }
 
