@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"time"
 
 	"offpeak"
@@ -213,9 +214,16 @@ var errSilent = errors.New("the stream was silent for too long")
 // inventory looks at the machine now and then, and tells the hub of changes.
 func (a *Agent) inventory(ctx context.Context) error {
 	var last offpeak.Inventory
+	seen := map[offpeak.DeviceID]offpeak.Device{}
 	failures := 0
 	for {
 		inv, err := a.env.Probe(ctx)
+		next := a.cfg.Times.Inventory
+		if missing := missed(seen, inv.Devices); err == nil && len(missing) > 0 {
+			// Its driver may just not be up yet.
+			inv.Warnings = append(slices.Clone(inv.Warnings), missing...)
+			next = min(next, a.cfg.Times.Missing)
+		}
 		if err != nil {
 			a.env.Log.Warn("look at the machine", "error", err)
 		} else if !reflect.DeepEqual(inv, last) {
@@ -237,7 +245,7 @@ func (a *Agent) inventory(ctx context.Context) error {
 			a.env.Log.Error("the hub refuses this machine's inventory", "error", err)
 		}
 		failures = 0
-		if err := sleep(ctx, a.cfg.Times.Inventory); err != nil {
+		if err := sleep(ctx, next); err != nil {
 			return err
 		}
 	}

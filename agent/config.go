@@ -50,6 +50,8 @@ type Times struct {
 	Running time.Duration
 	// Inventory is how often the machine is looked at again.
 	Inventory time.Duration
+	// Missing is the same while a GPU is missing that was there.
+	Missing time.Duration
 	// Conflict is the pause while another agent uses this identity.
 	Conflict time.Duration
 	// Blob bounds the transfer of one blob.
@@ -74,6 +76,7 @@ func (t Times) withDefaults() Times {
 	or(&t.Log, 50*time.Millisecond)
 	or(&t.Running, 25*time.Millisecond)
 	or(&t.Inventory, 5*time.Minute)
+	or(&t.Missing, 30*time.Second)
 	or(&t.Conflict, 30*time.Second)
 	or(&t.Blob, time.Minute)
 	or(&t.Upload, 2*time.Minute)
