@@ -104,7 +104,7 @@ func TestWhatFencesNot(t *testing.T) {
 		d := a.works()
 		a.end(d, offpeak.EndOwnerReturned)
 		g.startsWithin(id, time.Second)
-		d = a.works()
+		a.works()
 		time.Sleep(2 * time.Minute) // it is lost, and its node offline
 		if j := g.job(id); j.State != offpeak.JobQueued || j.Reason != offpeak.EndNodeLost {
 			t.Fatalf("a lost job is %s, %s", j.State, j.Reason)

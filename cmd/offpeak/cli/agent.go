@@ -32,6 +32,7 @@ type agentOptions struct {
 	hubs               []string
 	warm               int
 	stopJobs, noLimits bool
+	look               time.Duration
 	machine            machine
 	logging            logging
 }
@@ -74,6 +75,7 @@ func (o *agentOptions) runFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.noLimits, "no-limits", false, "don't hold jobs to the CPU, memory and processes they asked for")
 	f.IntVar(&o.warm, "warm", 2, "supervisors that are kept ready, so that jobs start at once")
 	f.BoolVar(&o.stopJobs, "stop-jobs", false, "when the agent is stopped, give running jobs notice and wait for them, instead of leaving them to the next agent")
+	f.DurationVar(&o.look, "look", 15*time.Second, "how often GPUs are looked at, for what others take of them, and for those that vanished or came")
 	o.joinFlags(f)
 }
 
@@ -119,6 +121,9 @@ func (o *agentOptions) prepare(cmd *cobra.Command, env Env) (agent.Config, agent
 	if o.warm < 0 || o.warm > 64 {
 		return agent.Config{}, agent.Env{}, badInput("--warm: %d: is 0 to 64", o.warm)
 	}
+	if o.look != 0 && o.look < 100*time.Millisecond {
+		return agent.Config{}, agent.Env{}, badInput("--look: %v: is at least 100ms", o.look)
+	}
 	for _, hub := range o.hubs {
 		if err := remote.CheckAddress("--hub", hub); err != nil {
 			return agent.Config{}, agent.Env{}, err
@@ -131,7 +136,10 @@ func (o *agentOptions) prepare(cmd *cobra.Command, env Env) (agent.Config, agent
 	if err != nil {
 		return agent.Config{}, agent.Env{}, err
 	}
-	cfg := agent.Config{Data: o.data, Hubs: o.hubs, Warm: o.warm, NoLimits: o.noLimits, StopJobs: o.stopJobs, Version: build(env.Version).Version}
+	cfg := agent.Config{
+		Data: o.data, Hubs: o.hubs, Warm: o.warm, NoLimits: o.noLimits, StopJobs: o.stopJobs, Version: build(env.Version).Version,
+		Times: agent.Times{Devices: o.look},
+	}
 	if o.machine.fake != "" {
 		// Looking at a folder costs little, and who tries something out waits for it.
 		cfg.Times.Devices, cfg.Times.Readings = time.Second, time.Second
