@@ -130,6 +130,11 @@ func (d *Decider) SetPolicy(p Policy) {
 	clear(d.holds)
 }
 
+// Woke notes that the machine has just woken, most likely by its owner.
+func (d *Decider) Woke(boot time.Duration) {
+	d.input, d.seen = max(boot, d.input), true
+}
+
 // memory is what a field was when it was last known.
 type memory[T any] struct {
 	field Field[T]
@@ -414,6 +419,9 @@ func (d *Decider) heat(o Observation) Rule {
 
 func (d *Decider) network(o Observation) Rule {
 	r := Rule{Name: RuleNetwork, Allow: AllowAll, Seen: "not metered"}
+	if o.Metered.Absent {
+		r.Seen = "nobody says whether it is metered; counts as not"
+	}
 	if d.policy.Metered == Always {
 		r.Seen = "not minded"
 		return r
@@ -472,7 +480,11 @@ func (r *Rule) lost(known bool, why, instead string) {
 
 // busy says that a process of this name is one of the policy's programs.
 func (p *Policy) busy(name string) bool {
-	return slices.ContainsFunc(p.BusyApps, func(app string) bool { return bare(app) == bare(name) })
+	return slices.ContainsFunc(p.BusyApps, func(app string) bool {
+		// Linux cuts names short where it can't complete them from the command line.
+		const cut = 15
+		return bare(app) == bare(name) || len(name) == cut && strings.HasPrefix(strings.ToLower(app), strings.ToLower(name))
+	})
 }
 
 // bare is a program's name without what differs between systems: its case and the

@@ -302,6 +302,9 @@ func (w *Watcher) listen(ctx context.Context, tell func(Verdict)) {
 	for {
 		err := w.announce(ctx, func(asleep bool) {
 			w.mu.Lock()
+			if w.asleep && !asleep {
+				w.decider.Woke(w.clock().Boot)
+			}
 			w.asleep = asleep
 			for i := range w.read {
 				// What was read before the sleep is old.
