@@ -12,6 +12,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/link"
+	"offpeak/agent/presence"
 	"offpeak/agent/state"
 	"offpeak/agent/supervisor"
 	"offpeak/agent/warm"
@@ -26,8 +27,13 @@ type Agent struct {
 	link   *link.Link
 	outbox *link.Outbox
 	pool   *warm.Pool
-	// beats asks for a heartbeat at once, waking for a look at the pause's end.
-	beats, waking chan struct{}
+	// watcher tells what the owner's rules allow.
+	watcher *presence.Watcher
+	// beats asks for a heartbeat at once, waking for a look at the pause's end,
+	// offers for a look at what the node offers.
+	beats, waking, offers chan struct{}
+	// judged is closed when the first verdict is in.
+	judged chan struct{}
 	// ctx is the attempts' life: it outlives the context of Run where jobs are
 	// stopped with notice first.
 	ctx      context.Context
@@ -39,6 +45,9 @@ type Agent struct {
 	running map[offpeak.LeaseID]*attempt
 	heard   heard
 	closing bool
+	policy  presence.Policy
+	// spoilt says that the policy's file was damaged and none was set since.
+	spoilt bool
 }
 
 // heard is when the hub last acknowledged this node, and what it granted then.
@@ -59,7 +68,8 @@ func New(cfg Config, env Env) *Agent {
 	cfg.Times = cfg.Times.withDefaults()
 	return &Agent{
 		cfg: cfg, env: env, outbox: link.NewOutbox(),
-		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1), picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
+		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1), offers: make(chan struct{}, 1), judged: make(chan struct{}),
+		picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
 	}
 }
 
@@ -96,6 +106,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.serveControl(gctx, control) })
 	group.Go(func() error { return a.outbox.Run(gctx, a.sendReports, a.pause) })
 	group.Go(func() error { return a.pool.Run(gctx, a.pause) })
+	group.Go(func() error { return a.watcher.Run(gctx, a.judge) })
 	group.Go(func() error { return a.heartbeats(gctx) })
 	group.Go(func() error { return a.stream(gctx) })
 	group.Go(func() error { return a.inventory(gctx) })
@@ -149,6 +160,9 @@ func (a *Agent) begin() error {
 		o = state.Orders{}
 	}
 	a.picture.orders = o
+	if err := a.beginWatch(); err != nil {
+		return err
+	}
 	a.heard.interval = a.cfg.Times.Interval
 	a.env.Log.Info("agent starts", "node", id.Node, "name", id.Name, "hubs", hubs)
 	return nil
@@ -219,6 +233,8 @@ func (a *Agent) perform(effects []effect) {
 			}
 		case doBeat:
 			a.beatNow()
+		case doOffer:
+			a.offerNow()
 		case doSettle:
 			a.saveOrders()
 			a.env.Log.Info("drained: the last lease has ended and the node is paused")
@@ -229,11 +245,13 @@ func (a *Agent) perform(effects []effect) {
 
 func (a *Agent) startLocked(t *attempt) {
 	a.running[t.Lease] = t
+	a.watcher.Busy(true)
 	a.attempts.Go(func() {
 		defer t.cancel(nil)
 		t.run()
 		a.mu.Lock()
 		delete(a.running, t.Lease)
+		a.watcher.Busy(len(a.running) > 0)
 		a.mu.Unlock()
 	})
 }

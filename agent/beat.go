@@ -28,6 +28,9 @@ const (
 // heartbeats reports what the node holds, on the hub's interval ± 10 %, and at
 // once when something changed that the hub should know.
 func (a *Agent) heartbeats(ctx context.Context) error {
+	if err := a.awaitVerdict(ctx); err != nil {
+		return err
+	}
 	failures := 0
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -212,10 +215,18 @@ var errSilent = errors.New("the stream was silent for too long")
 
 // inventory looks at the machine now and then, and tells the hub of changes.
 func (a *Agent) inventory(ctx context.Context) error {
-	var last offpeak.Inventory
+	if err := a.awaitVerdict(ctx); err != nil {
+		return err
+	}
+	var found, last offpeak.Inventory
 	failures := 0
+	look := true
 	for {
-		inv, err := a.env.Probe(ctx)
+		var err error
+		if look {
+			found, err = a.env.Probe(ctx)
+		}
+		inv := a.offered(found)
 		if err != nil {
 			a.env.Log.Warn("look at the machine", "error", err)
 		} else if !reflect.DeepEqual(inv, last) {
@@ -237,8 +248,18 @@ func (a *Agent) inventory(ctx context.Context) error {
 			a.env.Log.Error("the hub refuses this machine's inventory", "error", err)
 		}
 		failures = 0
-		if err := sleep(ctx, a.cfg.Times.Inventory); err != nil {
-			return err
+		timer := time.NewTimer(a.cfg.Times.Inventory)
+		select {
+		case <-timer.C:
+			look = true
+		case <-a.offers:
+			// The machine is the same; what its owner allows is not.
+			look = false
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 	}
 }

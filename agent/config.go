@@ -10,6 +10,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/driver"
+	"offpeak/agent/presence"
 	"offpeak/agent/state"
 	"offpeak/agent/warm"
 )
@@ -58,6 +59,8 @@ type Times struct {
 	Upload time.Duration
 	// DiskPause is how long a node whose disk is full takes no new work.
 	DiskPause time.Duration
+	// Watch is how often it is looked who else uses the machine.
+	Watch presence.Times
 }
 
 func (t Times) withDefaults() Times {
@@ -97,6 +100,10 @@ type Env struct {
 	Supervisors warm.Starter
 	// Probe looks at the machine.
 	Probe func(ctx context.Context) (offpeak.Inventory, error)
+	// Presence are what the owner's rules are decided by, and Announce what tells of
+	// the machine's sleep, nil if nothing does. Without sources the rules see nobody.
+	Presence []presence.Source
+	Announce presence.Announcer
 	// Free says how many bytes are free under a path.
 	Free func(path string) (offpeak.Bytes, error)
 	Log  *slog.Logger

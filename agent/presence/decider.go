@@ -350,7 +350,8 @@ func (d *Decider) battery(o Observation) Rule {
 	case rule.Always:
 		r.Seen = "not minded"
 		return r
-	case f.Absent:
+	case f.Absent || !f.Known && f.Why == "":
+		// Nothing was found, or nothing looks for it.
 		r.Seen = "there is none"
 		return d.hold(r, false, AllowNone, offpeak.EndOnBattery)
 	case !f.Known:
@@ -448,7 +449,7 @@ func (d *Decider) gpu(o Observation) Rule {
 		r.Seen = "there is none"
 		return r
 	}
-	r.lost(f.Known || f.Why == "", f.Why, "no other program counts as using it")
+	r.lost(f.Known, f.Why, "no other program counts as using it")
 	share := 1.0
 	if d.held(RuleGPU) {
 		share = shareMargin
@@ -469,11 +470,9 @@ func (d *Decider) gpu(o Observation) Rule {
 
 // lost notes what could not be read and what counts instead.
 func (r *Rule) lost(known bool, why, instead string) {
-	if known {
+	// Without a reason nothing looks for it here.
+	if known || why == "" {
 		return
-	}
-	if why == "" {
-		why = "was not looked at"
 	}
 	r.unknown = why + "; " + instead
 }
