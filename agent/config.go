@@ -119,6 +119,8 @@ var (
 	ErrNotEnrolled = state.ErrNotEnrolled
 	// ErrIdentityLost: the key is there but not what it is enrolled under.
 	ErrIdentityLost = state.ErrIdentityLost
+	// ErrSpoilt: the owner's rules were damaged; the defaults hold.
+	ErrSpoilt = state.ErrSpoilt
 	// ErrBusy: another agent uses the data folder.
 	ErrBusy = state.ErrBusy
 	// ErrTokenSpent: the hub does not take the join token.

@@ -143,9 +143,13 @@ func (a *Agent) setPolicy(p presence.Policy) error {
 	return nil
 }
 
-// Policy reads the rules of a data folder on which no agent runs.
+// Policy reads the rules of a data folder on which no agent runs. ErrSpoilt comes
+// with the defaults.
 func Policy(data string) (presence.Policy, error) {
-	p, _, err := readPolicy(state.At(data))
+	p, spoilt, err := readPolicy(state.At(data))
+	if err == nil && spoilt {
+		err = ErrSpoilt
+	}
 	return p, err
 }
 
