@@ -16,6 +16,7 @@ const (
 	EndSignalled          EndReason = "signalled"
 	EndOutOfMemory        EndReason = "out_of_memory"
 	EndDiskLimit          EndReason = "disk_limit"
+	EndVRAMLimit          EndReason = "vram_limit"
 	EndTimeLimit          EndReason = "time_limit"
 	EndCommandNotFound    EndReason = "command_not_found"
 	EndBadModule          EndReason = "bad_module"
@@ -112,6 +113,7 @@ var ends = []End{
 	{EndSignalled, LeaseFailed, FaultUser, CountUser, ChargeFull, "A signal that did not come from Offpeak ended the job.", "Read `offpeak logs JOB`; a crash (SIGSEGV, SIGABRT) is in the job's own code."},
 	{EndOutOfMemory, LeaseFailed, FaultUser, CountUser, ChargeFull, "The job used more memory than it asked for and was killed.", "Submit it again with a larger --memory."},
 	{EndDiskLimit, LeaseFailed, FaultUser, CountUser, ChargeFull, "The job wrote more to its folder than it asked for.", "Submit it again with a larger --disk."},
+	{EndVRAMLimit, LeaseFailed, FaultUser, CountUser, ChargeFull, "The job took more of a GPU's memory than it asked for and was killed.", "Submit it again with a larger --vram."},
 	{EndTimeLimit, LeaseFailed, FaultUser, CountNever, ChargeFull, "The attempt reached the job's time limit.", "Submit it again with a larger --time-limit; checkpoints of this job are kept with it."},
 	{EndCommandNotFound, LeaseFailed, FaultUser, CountUser, ChargeFull, "The command could not be started: it is not there or not executable.", "Check the command's path; inputs land in the job's folder, so a script of yours starts with ./"},
 	{EndBadModule, LeaseFailed, FaultUser, CountNever, ChargeNothing, "The WebAssembly module could not be loaded.", "Build it for WASI preview 1, for example with GOOS=wasip1 GOARCH=wasm go build."},

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"offpeak"
+	"offpeak/agent/hardware"
 	"offpeak/agent/link"
 	"offpeak/agent/presence"
 	"offpeak/agent/state"
@@ -29,11 +30,12 @@ type Agent struct {
 	pool   *warm.Pool
 	// watcher tells what the owner's rules allow.
 	watcher *presence.Watcher
-	// beats asks for a heartbeat at once, waking for a look at the pause's end,
-	// offers for a look at what the node offers.
-	beats, waking, offers chan struct{}
 	// judged is closed when the first verdict is in.
 	judged chan struct{}
+	// beats asks for a heartbeat at once, waking for a look at the pause's end.
+	beats, waking chan struct{}
+	// looks asks for a look at the devices at once, surveys for one at the machine.
+	looks, surveys chan struct{}
 	// ctx is the attempts' life: it outlives the context of Run where jobs are
 	// stopped with notice first.
 	ctx      context.Context
@@ -48,6 +50,8 @@ type Agent struct {
 	policy  presence.Policy
 	// spoilt says that the policy's file was damaged and none was set since.
 	spoilt bool
+	// sample is what was last measured of the devices.
+	sample hardware.Sample
 }
 
 // heard is when the hub last acknowledged this node, and what it granted then.
@@ -68,8 +72,8 @@ func New(cfg Config, env Env) *Agent {
 	cfg.Times = cfg.Times.withDefaults()
 	return &Agent{
 		cfg: cfg, env: env, outbox: link.NewOutbox(),
-		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1), offers: make(chan struct{}, 1), judged: make(chan struct{}),
-		picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
+		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1), judged: make(chan struct{}),
+		looks: make(chan struct{}, 1), surveys: make(chan struct{}, 1), picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
 	}
 }
 
@@ -109,6 +113,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.watcher.Run(gctx, a.judge) })
 	group.Go(func() error { return a.heartbeats(gctx) })
 	group.Go(func() error { return a.stream(gctx) })
+	group.Go(func() error { return a.devices(gctx) })
 	group.Go(func() error { return a.inventory(gctx) })
 	group.Go(func() error { return a.wakeUp(gctx) })
 	group.Go(func() error {
@@ -234,7 +239,7 @@ func (a *Agent) perform(effects []effect) {
 		case doBeat:
 			a.beatNow()
 		case doOffer:
-			a.offerNow()
+			a.tellInventory()
 		case doSettle:
 			a.saveOrders()
 			a.env.Log.Info("drained: the last lease has ended and the node is paused")

@@ -9,11 +9,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"reflect"
 	"time"
 
 	"offpeak"
-	"offpeak/agent/link"
 	"offpeak/agent/state"
 	"offpeak/wire"
 )
@@ -212,57 +210,6 @@ func (a *Agent) listenOnce(ctx context.Context) (came bool, err error) {
 }
 
 var errSilent = errors.New("the stream was silent for too long")
-
-// inventory looks at the machine now and then, and tells the hub of changes.
-func (a *Agent) inventory(ctx context.Context) error {
-	if err := a.awaitVerdict(ctx); err != nil {
-		return err
-	}
-	var found, last offpeak.Inventory
-	failures := 0
-	look := true
-	for {
-		var err error
-		if look {
-			found, err = a.env.Probe(ctx)
-		}
-		inv := a.offered(found)
-		if err != nil {
-			a.env.Log.Warn("look at the machine", "error", err)
-		} else if !reflect.DeepEqual(inv, last) {
-			err = a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.SetInventory(ctx, inv) })
-			if err == nil {
-				last = inv
-			}
-		}
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil && !link.Refused(err):
-			failures++
-			if err := a.pause(ctx, failures); err != nil {
-				return err
-			}
-			continue
-		case err != nil:
-			a.env.Log.Error("the hub refuses this machine's inventory", "error", err)
-		}
-		failures = 0
-		timer := time.NewTimer(a.cfg.Times.Inventory)
-		select {
-		case <-timer.C:
-			look = true
-		case <-a.offers:
-			// The machine is the same; what its owner allows is not.
-			look = false
-		case <-ctx.Done():
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
-}
 
 // wakeUp ends a pause that has an end.
 func (a *Agent) wakeUp(ctx context.Context) error {

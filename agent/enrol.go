@@ -41,7 +41,7 @@ func Join(ctx context.Context, cfg Config, env Env, token wire.JoinToken, name s
 	if err != nil {
 		return "", err
 	}
-	inv, err := env.Probe(ctx)
+	inv, err := env.survey(ctx)
 	if err != nil {
 		return "", fmt.Errorf("look at the machine: %w", err)
 	}

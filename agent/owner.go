@@ -27,11 +27,62 @@ func (a *Agent) beginWatch() error {
 		a.env.Log.Warn("the owner's rules are lost", "next", state.ErrSpoilt)
 	}
 	a.policy, a.spoilt = policy, spoilt
+	sources := slices.Clone(a.env.Presence)
+	if a.env.Measure != nil && len(sources) > 0 {
+		sources = append(sources, presence.Devices(a.users))
+	}
 	a.watcher = presence.NewWatcher(presence.Config{
-		Policy: policy, Sources: a.env.Presence, Announce: a.env.Announce, Times: a.cfg.Times.Watch, Log: a.env.Log,
+		Policy: policy, Sources: sources, Announce: a.env.Announce, Times: a.cfg.Times.Presence, Log: a.env.Log,
 		Clock: func() presence.Now { return presence.Now{Boot: a.env.Boot(), Wall: a.env.Now()} },
 	})
 	return nil
+}
+
+// users says what the devices were last seen to do, of which the owner's rules mind
+// what is not the grid's.
+func (a *Agent) users(ctx context.Context) ([]presence.Device, error) {
+	s := a.lastSample()
+	for s.At.IsZero() {
+		// Only at the start: the first measuring is under way.
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return nil, err
+		}
+		s = a.lastSample()
+	}
+	out := make([]presence.Device, len(s.Readings))
+	for i, r := range s.Readings {
+		d := presence.Device{ID: r.Device.ID, Name: r.Device.Model}
+		switch {
+		case r.Used == nil:
+			d.Others = presence.Lost[offpeak.Bytes](errors.New("does not tell who holds its memory"))
+		default:
+			d.Others = presence.Read(r.Foreign)
+		}
+		if r.Temperature != nil {
+			d.Temperature = presence.Read(*r.Temperature)
+		} else {
+			d.Temperature = presence.Lost[float64](errors.New("does not tell its temperature"))
+		}
+		// How busy a device is by whom, none tells: what keeps it busy while no job
+		// has it is somebody else's.
+		if r.Utilisation != nil && len(r.Ours) == 0 && len(r.Blind) == 0 && !a.holds(r.Device.ID) {
+			d.Use = presence.Read(int(*r.Utilisation))
+		}
+		out[i] = d
+	}
+	return out, nil
+}
+
+// holds says that a lease has a device.
+func (a *Agent) holds(id offpeak.DeviceID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, h := range a.picture.leases {
+		if slices.Contains(h.devices, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // readPolicy reads the owner's rules. Where none are kept, or what was kept is
@@ -91,13 +142,6 @@ func (a *Agent) awaitVerdict(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	return ctx.Err()
-}
-
-func (a *Agent) offerNow() {
-	select {
-	case a.offers <- struct{}{}:
-	default:
-	}
 }
 
 // offered is what was found, less what the owner's rules withhold now, with what the

@@ -175,6 +175,11 @@ func (d *Direct) SetInventory(ctx context.Context, inv offpeak.Inventory) error 
 	return d.Do(ctx, http.MethodPut, "/node/inventory", "", inv, nil)
 }
 
+// SetReadings says what a node's devices do now.
+func (d *Direct) SetReadings(ctx context.Context, readings []offpeak.Reading) error {
+	return d.Do(ctx, http.MethodPut, "/node/readings", "", Readings{Readings: readings}, nil)
+}
+
 // Leave removes the node that holds the session.
 func (d *Direct) Leave(ctx context.Context) error {
 	return d.Do(ctx, http.MethodPost, "/node/leave", "", nil, nil)

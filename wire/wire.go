@@ -146,11 +146,14 @@ type Desired struct {
 
 // Work is what an agent needs to run an attempt.
 type Work struct {
-	JobName     string               `json:"job_name,omitempty"`
-	Account     offpeak.AccountID    `json:"account"`
-	Task        offpeak.Task         `json:"task"`
-	Limits      offpeak.Limits       `json:"limits"`
-	Resources   offpeak.Resources    `json:"resources"`
+	JobName   string            `json:"job_name,omitempty"`
+	Account   offpeak.AccountID `json:"account"`
+	Task      offpeak.Task      `json:"task"`
+	Limits    offpeak.Limits    `json:"limits"`
+	Resources offpeak.Resources `json:"resources"`
+	// VRAM is how much of each of the devices the job may have, in their order; 0
+	// or absent is all.
+	VRAM        []offpeak.Bytes      `json:"vram_bytes,omitempty"`
 	Checkpoints []offpeak.Checkpoint `json:"checkpoints,omitempty"`
 	// Inputs are the outputs of jobs that this one waited for.
 	Inputs []Input `json:"inputs,omitempty"`
@@ -161,6 +164,12 @@ type Input struct {
 	Into string `json:"into"`
 	// Tree is "" for an empty folder.
 	Tree offpeak.Hash `json:"tree,omitempty"`
+}
+
+// Readings is what a node's devices do now: PUT /v1/node/readings. It is kept in
+// place of what was said before, and changes nothing else.
+type Readings struct {
+	Readings []offpeak.Reading `json:"readings"`
 }
 
 // Report is what an agent says of one lease; kinds as in the store's contract:

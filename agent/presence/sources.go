@@ -2,7 +2,6 @@ package presence
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -12,9 +11,6 @@ type Options struct {
 	Getenv func(string) string
 	// Sys is where /sys is found; "" is /sys.
 	Sys string
-	// Devices measures the GPUs. Nil, or an error: they are not known. An empty list
-	// without an error is a machine without any.
-	Devices func(ctx context.Context) ([]Device, error)
 }
 
 // How often what costs more to read is read at most.
@@ -23,7 +19,6 @@ const (
 	everyScreen = 5 * time.Second
 	everyPower  = 5 * time.Second
 	everyHeat   = 5 * time.Second
-	everyGPU    = 5 * time.Second
 	everyNet    = 30 * time.Second
 )
 
@@ -31,7 +26,7 @@ const (
 // Call done when no watcher uses them any more.
 func Sources(o Options) (list []Source, announce Announcer, done func()) {
 	list, announce, done = system(o)
-	list = append(list, apps(), devices(o.Devices))
+	list = append(list, apps())
 	return list, announce, done
 }
 
@@ -98,13 +93,11 @@ func heat(read func(context.Context) (float64, error)) Source {
 		func(ctx context.Context, _ Policy) (float64, error) { return read(ctx) })
 }
 
-func devices(measure func(context.Context) ([]Device, error)) Source {
-	return field("GPUs", everyGPU, func(o *Observation) *Field[[]Device] { return &o.Devices },
+// Devices is a source of what GPUs do; an empty list is a machine without any.
+func Devices(measure func(context.Context) ([]Device, error)) Source {
+	return field("GPUs", 0, func(o *Observation) *Field[[]Device] { return &o.Devices },
 		func(p Policy) bool { return p.MaxTemperature > 0 || p.GPUMemory > 0 || p.GPUUse > 0 },
 		func(ctx context.Context, _ Policy) ([]Device, error) {
-			if measure == nil {
-				return nil, errors.New("GPUs are not measured")
-			}
 			list, err := measure(ctx)
 			if err == nil && len(list) == 0 {
 				err = ErrAbsent
