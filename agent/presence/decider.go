@@ -374,28 +374,19 @@ func (d *Decider) battery(o Observation) Rule {
 // has cooled by the margin. A hot GPU leaves the processor to other jobs.
 func (d *Decider) heat(o Observation) Rule {
 	r := Rule{Name: RuleHeat, Allow: AllowAll, Seen: "cool"}
-	var hot, lost []string
-	allow := AllowAll
-	mind := func(key, name string, f Field[float64], limit int, then Allow) {
+	var lost []string
+	minded := []Rule{}
+	mind := func(key, name string, f Field[float64], limit int, allow Allow) {
 		key = RuleHeat + " " + key
-		switch {
-		case limit == 0 || f.Absent && then == AllowCPU:
-			delete(d.holds, key)
-			return
-		case !f.Known:
+		if !f.Known && !f.Absent && f.Why != "" {
 			lost = append(lost, name+" "+f.Why)
 		}
 		cool := float64(limit)
 		if d.held(key) {
 			cool -= coolMargin
 		}
-		one := d.hold(Rule{Name: key, Allow: AllowAll, Seen: fmt.Sprintf("%s has %.0f °C", name, f.Value)}, f.Known && f.Value >= cool, then, offpeak.EndHot)
-		if one.Allow != AllowAll {
-			hot = append(hot, one.Seen)
-		}
-		if one.Allow.strictness() > allow.strictness() {
-			allow = one.Allow
-		}
+		one := Rule{Name: key, Allow: AllowAll, Seen: fmt.Sprintf("%s has %.0f °C", name, f.Value)}
+		minded = append(minded, d.hold(one, f.Known && f.Value >= cool, allow, offpeak.EndHot))
 	}
 	if d.policy.MaxCPUTemperature != 0 {
 		mind("cpu", "the processor", d.cpu.believe(d.now.Boot, o.CPU), d.policy.MaxCPUTemperature, AllowNone)
@@ -406,14 +397,31 @@ func (d *Decider) heat(o Observation) Rule {
 			lost = append(lost, f.Why)
 		}
 		for _, dev := range f.Value {
-			mind(string(dev.ID), dev.Name, dev.Temperature, d.policy.MaxTemperature, AllowCPU)
+			mind("gpu "+string(dev.ID), dev.Name, dev.Temperature, d.policy.MaxTemperature, AllowCPU)
+		}
+		// A device that was too hot and is gone lingers as well.
+		for key := range d.holds {
+			if strings.HasPrefix(key, RuleHeat+" gpu ") && !slices.ContainsFunc(minded, func(r Rule) bool { return r.Name == key }) {
+				minded = append(minded, d.hold(Rule{Name: key, Allow: AllowAll}, false, AllowCPU, offpeak.EndHot))
+			}
 		}
 	}
 	if len(lost) > 0 {
 		r.unknown = strings.Join(lost, "; ") + "; counts as cool"
 	}
+	var hot []string
+	for _, one := range minded {
+		if one.Allow == AllowAll {
+			continue
+		}
+		hot = append(hot, one.Seen)
+		if one.Allow.strictness() > r.Allow.strictness() {
+			r.Allow, r.why = one.Allow, offpeak.EndHot
+		}
+	}
 	if len(hot) > 0 {
-		r.Allow, r.why, r.Seen = allow, offpeak.EndHot, strings.Join(hot, ", ")
+		slices.Sort(hot)
+		r.Seen = strings.Join(hot, ", ")
 	}
 	return r
 }
@@ -447,7 +455,7 @@ func (d *Decider) gpu(o Observation) Rule {
 	f := d.devices.believe(d.now.Boot, o.Devices)
 	if f.Absent {
 		r.Seen = "there is none"
-		return r
+		return d.hold(r, false, AllowCPU, offpeak.EndOwnerReturned)
 	}
 	r.lost(f.Known, f.Why, "no other program counts as using it")
 	share := 1.0
