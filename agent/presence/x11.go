@@ -36,6 +36,8 @@ func newDisplay(getenv func(string) string) *display {
 type xconn struct {
 	net.Conn
 	root uint32
+	// base is where the ids begin that this connection may give.
+	base uint32
 	// saver is the opcode of the screen saver's extension, 0 without it.
 	saver byte
 	// nested says that the server is Xwayland, which sees only part of the input.
@@ -269,7 +271,7 @@ func (c *xconn) greet(cookie []byte) error {
 	if body[20] == 0 || len(body) < at+4 {
 		return errors.New("it has no screen")
 	}
-	c.root = binary.LittleEndian.Uint32(body[at:])
+	c.base, c.root = binary.LittleEndian.Uint32(body[4:]), binary.LittleEndian.Uint32(body[at:])
 	var err error
 	if c.saver, err = c.extension("MIT-SCREEN-SAVER"); err != nil {
 		return err
