@@ -134,7 +134,7 @@ func (s supply) charge() (c charge, err error) {
 		c.percent = min(100*now/full, 100)
 		return c, nil
 	}
-	if gone(err) {
+	if errors.Is(err, fs.ErrNotExist) {
 		if _, there := s.text("status"); there == nil {
 			return c, errors.New("it does not say how full it is")
 		}
