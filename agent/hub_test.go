@@ -52,12 +52,14 @@ type fakeHub struct {
 	leases   map[offpeak.LeaseID]*fakeLease
 	streams  map[chan wire.Sync]bool
 	beats    []wire.Heartbeat
-	lastSeq  int64
-	waiting  map[offpeak.LeaseID]chan struct{}
-	blobs    map[offpeak.Hash][]byte
-	trees    map[offpeak.Hash]bool
-	calls    map[string]int
-	left     bool
+	// inventories are what was said of the machine.
+	inventories []offpeak.Inventory
+	lastSeq     int64
+	waiting     map[offpeak.LeaseID]chan struct{}
+	blobs       map[offpeak.Hash][]byte
+	trees       map[offpeak.Hash]bool
+	calls       map[string]int
+	left        bool
 	// logged is called when log bytes came.
 	logged func(stream string, data []byte)
 	// crashes says that agents may lose what they have accepted.
@@ -94,7 +96,11 @@ func newFakeHub(t testing.TB) *fakeHub {
 	h.route(mux, "POST /v1/node/session", h.session)
 	h.route(mux, "POST /v1/node/heartbeat", h.auth(h.heartbeat))
 	h.route(mux, "POST /v1/node/reports", h.auth(h.reports))
-	h.route(mux, "PUT /v1/node/inventory", h.auth(func(*http.Request) (any, error) { return nil, nil }))
+	h.route(mux, "PUT /v1/node/inventory", h.auth(func(r *http.Request) (any, error) {
+		inv, err := read[offpeak.Inventory](r)
+		h.inventories = append(h.inventories, inv)
+		return nil, err
+	}))
 	h.route(mux, "POST /v1/node/leave", h.auth(func(*http.Request) (any, error) { h.left = true; return nil, nil }))
 	h.route(mux, "POST /v1/node/leases/{lease}/logs", h.auth(h.appendLog))
 	h.route(mux, "POST /v1/node/leases/{lease}/checkpoints", h.auth(h.checkpoint))

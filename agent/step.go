@@ -138,7 +138,7 @@ func (p *picture) step(now time.Duration, event any) []effect {
 		if h := p.leases[ev.lease]; h != nil {
 			delete(p.leases, ev.lease)
 			p.ended[ev.lease] = true
-			if p.verdict.Allow == presence.AllowCPU && len(h.devices) > 0 {
+			if p.forbids(h.devices) {
 				out = append(out, effect{do: doOffer})
 			}
 		}
@@ -237,9 +237,12 @@ func (p *picture) sync(now time.Duration, s wire.Sync) (out []effect) {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.leases)) {
-		if !listed[id] && !p.leases[id].ending {
+		if h := p.leases[id]; !listed[id] && !h.ending {
 			delete(p.leases, id)
 			out = append(out, effect{doDrop, id, ""})
+			if p.forbids(h.devices) {
+				out = append(out, effect{do: doOffer})
+			}
 		}
 	}
 	maps.DeleteFunc(p.ended, func(id offpeak.LeaseID, _ bool) bool { return !listed[id] })
