@@ -165,6 +165,10 @@ func (s *size) String() string { return offpeak.Bytes(*s).String() }
 func (s *size) Type() string   { return "size" }
 
 func (s *size) Set(text string) error {
+	if text == "0" {
+		*s = 0
+		return nil
+	}
 	b, err := offpeak.ParseBytes(text)
 	*s = size(b)
 	return err
