@@ -220,6 +220,10 @@ func (d *Decider) inputs(inputs []Input) Rule {
 		r.Seen = "works beside you"
 		return r
 	}
+	if len(inputs) == 0 {
+		r.Seen = "nobody looks for it"
+		return r
+	}
 	known, absent := false, true
 	var lost []string
 	for _, hints := range []bool{false, true} {
