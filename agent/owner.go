@@ -51,12 +51,9 @@ func (a *Agent) users(ctx context.Context) ([]presence.Device, error) {
 	}
 	out := make([]presence.Device, len(s.Readings))
 	for i, r := range s.Readings {
-		d := presence.Device{ID: r.Device.ID, Name: r.Device.Model}
-		switch {
-		case r.Used == nil:
+		d := presence.Device{ID: r.Device.ID, Name: r.Device.Model, Others: presence.Read(r.Foreign)}
+		if r.Used == nil {
 			d.Others = presence.Lost[offpeak.Bytes](errors.New("does not tell who holds its memory"))
-		default:
-			d.Others = presence.Read(r.Foreign)
 		}
 		if r.Temperature != nil {
 			d.Temperature = presence.Read(*r.Temperature)

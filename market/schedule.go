@@ -7,11 +7,11 @@ import (
 	"offpeak"
 )
 
-// Days and Clock are the vocabulary's; a plan's windows are written with them.
-type (
-	Days  = offpeak.Days
-	Clock = offpeak.Clock
-)
+// Days are the vocabulary's.
+type Days = offpeak.Days
+
+// Clock is the vocabulary's.
+type Clock = offpeak.Clock
 
 // Everyday is all seven.
 const Everyday = offpeak.Everyday

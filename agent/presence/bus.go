@@ -268,10 +268,10 @@ func (b *bus) announceSleep(ctx context.Context, asleep func(bool)) error {
 func (b *bus) delaySleep(ctx context.Context) (int, error) {
 	var fd dbus.UnixFD
 	err := b.call(ctx, login, login.service+".Manager.Inhibit", []any{"sleep", "Offpeak", "tells the hub that this node sleeps", "delay"}, &fd)
-	switch {
-	case errors.Is(err, ErrAbsent):
+	if errors.Is(err, ErrAbsent) {
 		return -1, err
-	case err != nil:
+	}
+	if refused := err != nil; refused {
 		return -1, nil
 	}
 	return int(fd), nil

@@ -164,7 +164,7 @@ func TestIoreg(t *testing.T) {
 		if err != nil {
 			d = -1
 		}
-		if d != want && !(want > 24*time.Hour && d > 24*time.Hour) {
+		if d != want && (want < 24*time.Hour || d < 24*time.Hour) {
 			t.Errorf("%q: %s, %v, want %s", text, d, err, want)
 		}
 	}

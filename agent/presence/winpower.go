@@ -13,9 +13,9 @@ func windowsPower(line, flag, percent byte) (Power, error) {
 	case flag != unknown && flag&none != 0:
 		return Power{}, fmt.Errorf("battery is %w", ErrAbsent)
 	case line == unknown || flag == unknown:
-		return Power{}, errors.New("Windows does not know what the machine runs on")
+		return Power{}, errors.New("what the machine runs on is not known to Windows")
 	case percent > 100 && line != online:
-		return Power{}, errors.New("Windows does not know how full the battery is")
+		return Power{}, errors.New("how full the battery is is not known to Windows")
 	}
 	return Power{Battery: line != online, Percent: min(int(percent), 100)}, nil
 }
