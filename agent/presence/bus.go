@@ -271,8 +271,8 @@ func (b *bus) delaySleep(ctx context.Context) (int, error) {
 	if errors.Is(err, ErrAbsent) {
 		return -1, err
 	}
-	if refused := err != nil; refused {
-		return -1, nil
+	if err != nil {
+		return -1, nil //nolint:nilerr // a refusal is an answer: there is no delay, and sleep is told all the same
 	}
 	return int(fd), nil
 }
