@@ -36,6 +36,8 @@ const (
 	EndHot                EndReason = "hot"
 	EndOnBattery          EndReason = "on_battery"
 	EndOutsideSchedule    EndReason = "outside_schedule"
+	EndMetered            EndReason = "metered"
+	EndSleeping           EndReason = "sleeping"
 	EndPaused             EndReason = "paused"
 	EndDrained            EndReason = "drained"
 	EndNodeRemoved        EndReason = "node_removed"
@@ -131,6 +133,8 @@ var ends = []End{
 	{EndHot, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The machine became too hot.", ""},
 	{EndOnBattery, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The machine went on battery.", ""},
 	{EndOutsideSchedule, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The owner's hours for the grid ended.", ""},
+	{EndMetered, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The machine went on a network that is paid by volume.", ""},
+	{EndSleeping, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The machine went to sleep.", ""},
 	{EndPaused, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The owner paused the machine.", ""},
 	{EndDrained, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The node is being drained.", ""},
 	{EndNodeRemoved, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The node left the grid.", ""},

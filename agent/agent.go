@@ -13,6 +13,7 @@ import (
 	"offpeak"
 	"offpeak/agent/hardware"
 	"offpeak/agent/link"
+	"offpeak/agent/presence"
 	"offpeak/agent/state"
 	"offpeak/agent/supervisor"
 	"offpeak/agent/warm"
@@ -27,6 +28,10 @@ type Agent struct {
 	link   *link.Link
 	outbox *link.Outbox
 	pool   *warm.Pool
+	// watcher tells what the owner's rules allow.
+	watcher *presence.Watcher
+	// judged is closed when the first verdict is in.
+	judged chan struct{}
 	// beats asks for a heartbeat at once, waking for a look at the pause's end.
 	beats, waking chan struct{}
 	// looks asks for a look at the devices at once, surveys for one at the machine.
@@ -42,6 +47,9 @@ type Agent struct {
 	running map[offpeak.LeaseID]*attempt
 	heard   heard
 	closing bool
+	policy  presence.Policy
+	// spoilt says that the policy's file was damaged and none was set since.
+	spoilt bool
 	// sample is what was last measured of the devices.
 	sample hardware.Sample
 }
@@ -64,7 +72,7 @@ func New(cfg Config, env Env) *Agent {
 	cfg.Times = cfg.Times.withDefaults()
 	return &Agent{
 		cfg: cfg, env: env, outbox: link.NewOutbox(),
-		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1),
+		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1), judged: make(chan struct{}),
 		looks: make(chan struct{}, 1), surveys: make(chan struct{}, 1), picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
 	}
 }
@@ -102,6 +110,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.serveControl(gctx, control) })
 	group.Go(func() error { return a.outbox.Run(gctx, a.sendReports, a.pause) })
 	group.Go(func() error { return a.pool.Run(gctx, a.pause) })
+	group.Go(func() error { return a.watcher.Run(gctx, a.judge) })
 	group.Go(func() error { return a.heartbeats(gctx) })
 	group.Go(func() error { return a.stream(gctx) })
 	group.Go(func() error { return a.devices(gctx) })
@@ -156,6 +165,9 @@ func (a *Agent) begin() error {
 		o = state.Orders{}
 	}
 	a.picture.orders = o
+	if err := a.beginWatch(); err != nil {
+		return err
+	}
 	a.heard.interval = a.cfg.Times.Interval
 	a.env.Log.Info("agent starts", "node", id.Node, "name", id.Name, "hubs", hubs)
 	return nil
@@ -226,6 +238,8 @@ func (a *Agent) perform(effects []effect) {
 			}
 		case doBeat:
 			a.beatNow()
+		case doOffer:
+			a.tellInventory()
 		case doSettle:
 			a.saveOrders()
 			a.env.Log.Info("drained: the last lease has ended and the node is paused")
@@ -236,11 +250,13 @@ func (a *Agent) perform(effects []effect) {
 
 func (a *Agent) startLocked(t *attempt) {
 	a.running[t.Lease] = t
+	a.watcher.Busy(true)
 	a.attempts.Go(func() {
 		defer t.cancel(nil)
 		t.run()
 		a.mu.Lock()
 		delete(a.running, t.Lease)
+		a.watcher.Busy(len(a.running) > 0)
 		a.mu.Unlock()
 	})
 }

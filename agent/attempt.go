@@ -207,6 +207,9 @@ func (t *attempt) live() (wire.Report, error) {
 		if err := t.ask(); err != nil {
 			return wire.Report{}, err
 		}
+		if !t.a.admits(t.Lease, t.Work.Resources.Devices) {
+			return wire.Report{Reason: offpeak.EndDeclined}, nil
+		}
 	}
 	if free, err := t.a.env.Free(t.a.folder.At()); err == nil && free < t.Work.Resources.Disk {
 		t.data.Log.Warn("declining work: the disk is too full", "free", free, "wanted", t.Work.Resources.Disk)

@@ -26,6 +26,9 @@ const (
 // heartbeats reports what the node holds, on the hub's interval ± 10 %, and at
 // once when something changed that the hub should know.
 func (a *Agent) heartbeats(ctx context.Context) error {
+	if err := a.awaitVerdict(ctx); err != nil {
+		return err
+	}
 	failures := 0
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -11,6 +11,7 @@ import (
 	"offpeak"
 	"offpeak/agent/driver"
 	"offpeak/agent/hardware"
+	"offpeak/agent/presence"
 	"offpeak/agent/state"
 	"offpeak/agent/warm"
 )
@@ -66,6 +67,8 @@ type Times struct {
 	Upload time.Duration
 	// DiskPause is how long a node whose disk is full takes no new work.
 	DiskPause time.Duration
+	// Presence is how often it is looked who else uses the machine.
+	Presence presence.Times
 }
 
 func (t Times) withDefaults() Times {
@@ -111,6 +114,10 @@ type Env struct {
 	// Measure looks at the machine's devices; ours are the processes with which the
 	// trees of its jobs begin. Nil: the machine offers none but those of Probe.
 	Measure func(ctx context.Context, ours []int) hardware.Sample
+	// Presence are what the owner's rules are decided by, and Announce what tells of
+	// the machine's sleep, nil if nothing does. Without sources the rules see nobody.
+	Presence []presence.Source
+	Announce presence.Announcer
 	// Free says how many bytes are free under a path.
 	Free func(path string) (offpeak.Bytes, error)
 	Log  *slog.Logger
@@ -126,6 +133,8 @@ var (
 	ErrNotEnrolled = state.ErrNotEnrolled
 	// ErrIdentityLost: the key is there but not what it is enrolled under.
 	ErrIdentityLost = state.ErrIdentityLost
+	// ErrSpoilt: the owner's rules were damaged; the defaults hold.
+	ErrSpoilt = state.ErrSpoilt
 	// ErrBusy: another agent uses the data folder.
 	ErrBusy = state.ErrBusy
 	// ErrTokenSpent: the hub does not take the join token.

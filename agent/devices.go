@@ -158,6 +158,9 @@ func (t *attempt) exceeded(detail string) {
 // inventory looks at the machine now and then, and tells the hub of changes and,
 // less often, of how its devices fare.
 func (a *Agent) inventory(ctx context.Context) error {
+	if err := a.awaitVerdict(ctx); err != nil {
+		return err
+	}
 	var base, last offpeak.Inventory
 	var told []offpeak.Reading
 	var looked, read time.Duration
@@ -177,6 +180,7 @@ func (a *Agent) inventory(ctx context.Context) error {
 		if a.env.Measure != nil {
 			equip(&inv, s)
 		}
+		inv = a.offered(inv)
 		if err == nil && ready && !reflect.DeepEqual(inv, last) {
 			if err = a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.SetInventory(ctx, inv) }); err == nil {
 				last = inv

@@ -138,7 +138,7 @@ func (g *Grid) StartAgent(name, hub string, args ...string) *Agent {
 		hub = strings.Join(g.URLs(), ",")
 	}
 	a := &Agent{Name: name, Dir: filepath.Join(g.Dir, "agent-"+name), grid: g}
-	a.args = append([]string{"agent", "run", "--data", a.Dir, "--name", name, "--hub", hub, "--cpu", "2", "--memory", "2GiB", "--disk", "4GiB", "--gpus", "none"}, args...)
+	a.args = append([]string{"agent", "run", "--data", a.Dir, "--name", name, "--hub", hub, "--cpu", "2", "--memory", "2GiB", "--disk", "4GiB", "--gpus", "none", "--presence=false"}, args...)
 	a.Start()
 	g.mu.Lock()
 	g.agents[name] = a
