@@ -22,7 +22,7 @@ func (a *apple) look(ctx context.Context, _ forest) ([]found, []string, error) {
 	}
 	out, err := a.tool.output(ctx, "SPDisplaysDataType", "-json")
 	if err != nil {
-		return nil, nil, fmt.Errorf("Apple GPUs are not offered: %w", err)
+		return nil, nil, fmt.Errorf("the GPUs of Apple's are not offered: %w", err)
 	}
 	return parseApple(out, a.memory)
 }
@@ -43,7 +43,7 @@ func parseApple(out []byte, memory offpeak.Bytes) (all []found, warnings []strin
 		} `json:"SPDisplaysDataType"`
 	}
 	if err := json.Unmarshal(jsonOf(out), &said); err != nil {
-		return nil, nil, fmt.Errorf("Apple GPUs are not offered: system_profiler says what can't be read: %s", printable(err.Error()))
+		return nil, nil, fmt.Errorf("the GPUs of Apple's are not offered: system_profiler says what can't be read: %s", printable(err.Error()))
 	}
 	for i, g := range said.GPUs {
 		if len(all) == maxDevices {

@@ -67,10 +67,10 @@ func parseFDInfo(text string) (c client, ok bool) {
 			continue
 		}
 		v = strings.TrimSpace(v)
-		switch {
-		case key == "drm-pdev":
+		switch key {
+		case "drm-pdev":
 			c.slot = v
-		case key == "drm-client-id":
+		case "drm-client-id":
 			c.client = v
 		default:
 			region, newer := strings.CutPrefix(key, "drm-resident-")

@@ -66,11 +66,11 @@ func TestParseNVIDIA(t *testing.T) {
 		warnings int
 	}{
 		{"nvidia-two.csv", nvidiaColumns, []seen{
-			{offpeak.Device{ID: "GPU-5f0c5c4e-0d0a-2f6d-9c3b-1a2b3c4d5e6f", Vendor: "nvidia", Model: "NVIDIA GeForce RTX 4090", VRAM: 24564 * mib, Driver: "550.54.14", Compute: "8.9"}, 1565 * mib, 41, 28.35, 3, ""},
-			{offpeak.Device{ID: "GPU-aa0c5c4e-0d0a-2f6d-9c3b-1a2b3c4d5e6f", Vendor: "nvidia", Model: "NVIDIA GeForce GTX 1060, 6GB", VRAM: 6144 * mib, Driver: "550.54.14", Compute: "6.1"}, 67 * mib, 83, 118.2, 99, "heat"},
+			{offpeak.Device{ID: "GPU-5f0c5c4e-0d0a-2f6d-9c3b-1a2b3c4d5e6f", Vendor: "nvidia", Model: "NVIDIA GeForce RTX 4090", VRAM: 24564 * mib, Driver: "550.54.14", Compute: "8.9"}, 1210 * mib, 41, 28.35, 3, ""},
+			{offpeak.Device{ID: "GPU-aa0c5c4e-0d0a-2f6d-9c3b-1a2b3c4d5e6f", Vendor: "nvidia", Model: "NVIDIA GeForce GTX 1060, 6GB", VRAM: 6144 * mib, Driver: "550.54.14", Compute: "6.1"}, 3 * mib, 83, 118.2, 99, "heat"},
 		}, 0},
 		{"nvidia-h200.csv", nvidiaColumns, []seen{
-			{offpeak.Device{ID: "GPU-11111111-2222-3333-4444-555555555555", Vendor: "nvidia", Model: "NVIDIA H200", VRAM: 143771 * mib, Driver: "560.35.03", Compute: "9.0"}, 606 * mib, 30, 75.94, 0, "power_cap"},
+			{offpeak.Device{ID: "GPU-11111111-2222-3333-4444-555555555555", Vendor: "nvidia", Model: "NVIDIA H200", VRAM: 143771 * mib, Driver: "560.35.03", Compute: "9.0"}, 1 * mib, 30, 75.94, 0, "power_cap"},
 		}, 0},
 		{"nvidia-na.csv", nvidiaColumns, []seen{
 			{offpeak.Device{ID: "GPU-0a0a0a0a-2222-3333-4444-555555555555", Vendor: "nvidia", Model: "NVIDIA GeForce 210", VRAM: 1024 * mib, Driver: "340.108"}, 212 * mib, 52, -1, -1, ""},
@@ -103,7 +103,7 @@ func TestParseMIG(t *testing.T) {
 	want := []seen{
 		{a100("MIG-1fb8b9a1-0000-5a1c-8a1c-000000000001", "MIG 3g.20gb", 19968*mib), 37 * mib, 34, 54.11, -1, ""},
 		{a100("MIG-1fb8b9a1-0000-5a1c-8a1c-000000000002", "MIG 1g.5gb", 4864*mib), 12 * mib, 34, 54.11, -1, ""},
-		{a100("GPU-d2b1c4e1-0d0a-2f6d-9c3b-1a2b3c4d5e6f", "", 40960*mib), 534 * mib, 33, 52.40, 0, ""},
+		{a100("GPU-d2b1c4e1-0d0a-2f6d-9c3b-1a2b3c4d5e6f", "", 40960*mib), 0, 33, 52.40, 0, ""},
 	}
 	if diff := cmp.Diff(want, see(nvidias(got))); diff != "" || len(warnings) != 0 {
 		t.Errorf("%s, warnings %q", diff, warnings)

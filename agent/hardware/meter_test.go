@@ -195,23 +195,22 @@ func TestOffered(t *testing.T) {
 			t.Errorf("%s: %s offered, want %s", what, got, want*mib)
 		}
 	}
-	const step = 160
-	is("nothing held", 0, 0, 24564)
-	is("what a driver takes", time.Second, 120, 24564-step)
-	is("a desktop", time.Second, 900, 24564-8*step)
-	is("a window more", time.Second, 1020, 24564-8*step)
-	is("a game", time.Second, 10240, 24564-66*step)
-	is("it is over", time.Second, 1000, 24564-66*step)
-	is("not for long yet", 29*time.Second, 900, 24564-66*step)
-	is("for long", time.Second, 1000, 24564-8*step)
-	is("a window less", time.Minute, 860, 24564-8*step)
-	is("again", time.Minute, 860, 24564-8*step)
-	is("all of it", time.Second, 24564, 24564-24564)
+	const step = 64
+	is("what a driver takes", time.Second, 120, 24564-2*step)
+	is("a desktop", time.Second, 900, 24564-19*step)
+	is("a window more", time.Second, 950, 24564-19*step)
+	is("a game", time.Second, 10240, 24564-164*step)
+	is("it is over", time.Second, 1000, 24564-164*step)
+	is("not for long yet", 29*time.Second, 900, 24564-164*step)
+	is("for long", time.Second, 1000, 24564-20*step)
+	is("a window less", time.Minute, 940, 24564-20*step)
+	is("again", time.Minute, 940, 24564-20*step)
+	is("all of it", time.Second, 24564, 0)
 	// However small or large the card, what its driver takes costs it no size
 	// that it is sold under.
 	for _, gib := range []offpeak.Bytes{3, 4, 6, 8, 12, 16, 24, 48, 80, 141} {
 		total := gib * offpeak.GiB
-		if got := total - keep(total, total/200); got < total-total/offpeak.Tolerance {
+		if got := total - keep(total, total/100); got < total-total/offpeak.Tolerance {
 			t.Errorf("of %s only %s are offered beside its driver", total, got)
 		}
 	}

@@ -179,11 +179,13 @@ func parseNVIDIA(out []byte, columns []string, memory offpeak.Bytes) (devices []
 	return devices, warnings
 }
 
-// inUse is what is not free: drivers keep some that they don't count as used.
+// inUse is what programs hold. What a driver keeps for itself beside that is not
+// in it where the driver tells it apart: the tolerance for cards that tell a
+// little less than their name is for that.
 func inUse(total offpeak.Bytes, used, free *offpeak.Bytes) *offpeak.Bytes {
-	if free != nil && *free <= total {
-		used = new(offpeak.Bytes)
-		*used = total - *free
+	if used == nil && free != nil {
+		rest := max(total-*free, 0)
+		used = &rest
 	}
 	if used != nil && *used > total {
 		return &total

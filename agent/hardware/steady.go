@@ -25,18 +25,18 @@ type steady struct {
 	lower      time.Time
 }
 
-// step is the grain of what is offered: a hundredth or so, so that rounding alone
+// step is the grain of what is offered: less than a hundredth, so that rounding alone
 // never makes a card miss the size in its name by more than is tolerated.
 func step(total offpeak.Bytes) offpeak.Bytes {
 	const grain = 32 * offpeak.MiB
-	return max(total/128/grain, 1) * grain
+	return max(total/256/grain, 1) * grain
 }
 
 // reserve is left to those who hold some of a device already: a desktop that
 // can't open one more window is the owner's loss. Where nobody else is, there is
 // none, nor for the little that a driver takes.
 func reserve(total, foreign offpeak.Bytes) offpeak.Bytes {
-	if foreign <= step(total) {
+	if foreign <= total/64 {
 		return 0
 	}
 	return min(256*offpeak.MiB, total/32)
