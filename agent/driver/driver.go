@@ -33,6 +33,12 @@ type Task struct {
 	Memory offpeak.Bytes
 	// Cache is a folder that the driver may use across jobs.
 	Cache string
+	// Egress is the path of a Unix socket on which the agent speaks an HTTP proxy
+	// for this job alone; "" is none, and then the job reaches nothing. A driver
+	// makes it reachable as http://127.0.0.1:3128 in the job's own network
+	// namespace, with a relay in front of the command (agent/driver/relay); the
+	// variables that programs look for are in Env already.
+	Egress string
 }
 
 // Command is a process to start.
@@ -48,6 +54,9 @@ type Command struct {
 	// NoSignal says that the process has no use for SIGTERM: the notice reaches
 	// it by the notice file alone.
 	NoSignal bool
+	// NoNetwork says that the process gets a network namespace of its own, in which
+	// there is loopback and nothing else. Where none can be made nothing starts.
+	NoNetwork bool
 	// Report says that the process is the grid's own and may tell on
 	// descriptor 3 why it could not run what it was given: one StartError as
 	// JSON. What the task itself runs must have no way to that descriptor.

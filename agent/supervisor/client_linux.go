@@ -99,11 +99,12 @@ func sysProcAttr(namespaced bool) *syscall.SysProcAttr {
 	a.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS
 	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
 		// An unprivileged process may have namespaces inside one of users, in
-		// which it stays who it is. The capability is for mounting /proc.
+		// which it stays who it is. The capabilities are for mounting /proc, and for
+		// jobs' loopback in network namespaces of their own.
 		a.Cloneflags |= syscall.CLONE_NEWUSER
 		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
 		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
-		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN}
+		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}
 	}
 	return a
 }

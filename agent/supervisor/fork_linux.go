@@ -1,11 +1,14 @@
 package supervisor
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"offpeak/agent/driver/relay"
 )
 
 // dropAmbient takes back the capabilities with which an unprivileged agent let
@@ -67,4 +70,48 @@ func (s *server) fork(f func()) {
 	}
 	s.forks <- f
 	<-s.forkDone
+}
+
+// forkApart forks from a thread in a network namespace of its own, which has
+// loopback and nothing else. The thread lives until then: a child may be told to
+// die with it.
+func (s *server) forkApart(until <-chan struct{}, fork func() error) error {
+	started := make(chan error)
+	go s.apart(started, until, fork)
+	return <-started
+}
+
+func (s *server) apart(started chan<- error, until <-chan struct{}, fork func() error) {
+	runtime.LockOSThread() // and never unlocked: the thread ends with it
+	if unix.Gettid() == os.Getpid() {
+		// The first thread stays what it is, as in forker.
+		defer runtime.UnlockOSThread()
+		inner := make(chan error)
+		go s.apart(inner, until, fork)
+		started <- <-inner
+		return
+	}
+	err := s.enterApart()
+	if err == nil {
+		err = fork()
+	}
+	started <- err
+	if err == nil {
+		<-until
+	}
+	if len(s.cg.v1) > 0 {
+		s.cg.leaveV1()
+	}
+}
+
+func (s *server) enterApart() error {
+	if len(s.cg.v1) > 0 {
+		if err := s.cg.joinV1(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("make a network namespace for the job: %w", err)
+	}
+	return relay.Loopback()
 }

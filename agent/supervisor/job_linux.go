@@ -64,9 +64,15 @@ type job struct {
 	gone   bool // the tree is gone
 }
 
+// forker is who forks a job's first process.
+type forker interface {
+	fork(f func())
+	forkApart(until <-chan struct{}, f func() error) error
+}
+
 // launch starts the command. A command that can't be started is a
 // *driver.StartError; what is the machine's fault is any other error.
-func launch(start Start, f *fence, fork func(func()), bufs *[2][]byte, null *os.File) (*job, error) {
+func launch(start Start, f *fence, by forker, bufs *[2][]byte, null *os.File) (*job, error) {
 	j := &job{
 		start: start, fence: f,
 		exited: make(chan syscall.WaitStatus, 1), empty: make(chan struct{}),
@@ -116,13 +122,23 @@ func launch(start Start, f *fence, fork func(func()), bufs *[2][]byte, null *os.
 		lease: start.Deadline, keep: start.KeepFrozen, grace: start.Grace,
 		limit: start.Limits.Time, started: now(),
 	}
-	fork(func() {
+	var apart error
+	fork := func() error {
 		j.main, err = syscall.ForkExec(c.Path, c.Args, &syscall.ProcAttr{
 			Dir: c.Dir, Env: c.Env, Files: files, Sys: f.attr(),
 		})
-	})
+		return err
+	}
+	if c.NoNetwork {
+		apart = by.forkApart(j.empty, fork)
+	} else {
+		by.fork(func() { _ = fork() })
+	}
 	if err != nil {
 		return fail(startError(c, err))
+	}
+	if apart != nil {
+		return fail(apart)
 	}
 	f.main = j.main
 	ends[0].Close()

@@ -2,11 +2,15 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"offpeak"
+	"offpeak/agent/driver"
 )
 
 const (
@@ -21,6 +25,9 @@ type Found struct {
 	Fences []string
 	// Limited says that CPU, memory and process limits are enforced.
 	Limited bool
+	// NoNetwork is nil if jobs can be given a network namespace of their own, else
+	// why not.
+	NoNetwork error
 	// Warnings are for the machine's owner.
 	Warnings []string
 }
@@ -47,13 +54,14 @@ func Probe(ctx context.Context, exe, dir string) (Found, error) {
 		return Found{}, fmt.Errorf("probe fences: %w", err)
 	}
 	st, err := h.Do(ctx, Request{Status: &struct{}{}})
+	apart := tryApart(ctx, h, exe, tmp)
 	if eerr := h.End(ctx); err == nil {
 		err = eerr
 	}
 	if err != nil {
 		return Found{}, fmt.Errorf("probe fences: %w", err)
 	}
-	found := Found{Limited: st.Limited, Warnings: st.Warnings}
+	found := Found{Limited: st.Limited, NoNetwork: apart, Warnings: st.Warnings}
 	// What is below the best needs no trial: groups were looked for on the way,
 	// and the last two are always there.
 	cg := makeCgroups(groupName(tmp))
@@ -73,6 +81,30 @@ func Probe(ctx context.Context, exe, dir string) (Found, error) {
 		}
 	}
 	return found, nil
+}
+
+// tryApart has a supervisor start something in a network namespace: a usage message.
+func tryApart(ctx context.Context, h *Handle, exe, dir string) error {
+	_, err := h.Do(ctx, Request{Start: &Start{
+		Lease: "probe", Folder: dir, Grace: time.Second, KeepFrozen: time.Second,
+		Command:  driver.Command{Path: exe, Args: []string{"offpeak", "supervise"}, Dir: dir, NoNetwork: true},
+		Deadline: Lease{Granted: BootTime(), Timeout: probeBound},
+	}})
+	for err == nil {
+		var st Status
+		if st, err = h.Do(ctx, Request{Status: &struct{}{}}); err != nil || st.Phase != Exited {
+			if err == nil {
+				err = ctx.Err()
+			}
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		if x := st.Exit; x.Reason == offpeak.EndNodeError || x.Reason == offpeak.EndCommandNotFound {
+			return errors.New(x.Detail)
+		}
+		return nil
+	}
+	return err
 }
 
 // sweepProbes removes probes' folders that no probe uses any more: they are

@@ -401,7 +401,7 @@ func (s *server) forget() {
 func (s *server) start(start Start) {
 	s.status.Lease = start.Lease
 	s.detail = ""
-	j, err := launch(start, s.fence, s.fork, &s.bufs, s.null)
+	j, err := launch(start, s.fence, s, &s.bufs, s.null)
 	if err != nil {
 		exit := Exit{Reason: offpeak.EndNodeError, Detail: err.Error()}
 		if se, ok := errors.AsType[*driver.StartError](err); ok {

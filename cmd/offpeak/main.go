@@ -7,6 +7,7 @@ import (
 	// Owners name time zones, and not every system knows them.
 	_ "time/tzdata"
 
+	"offpeak/agent/driver/relay"
 	"offpeak/agent/driver/wasm"
 	"offpeak/agent/supervisor"
 	"offpeak/cmd/offpeak/cli"
@@ -23,6 +24,8 @@ func main() {
 			os.Exit(supervisor.Main(os.Args[2:]))
 		case wasm.Command:
 			os.Exit(wasm.Main(os.Args[2:]))
+		case relay.Command:
+			os.Exit(relay.Main(os.Args[2:]))
 		}
 	}
 	os.Exit(cli.Main(context.Background(), os.Args[1:], cli.Env{

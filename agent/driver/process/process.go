@@ -2,10 +2,10 @@
 // in the job's folder, with exactly the environment it was given and no shell
 // between.
 //
-// It owns how a command's name is found. It must not start anything: fences
-// and limits are the supervisor's, for all drivers alike. It has no state and
-// may be used from any goroutine. It is tested by drivertest and by a table of
-// names.
+// It owns how a command's name is found, and says which network the command is to
+// have. It must not start anything: fences and limits are the supervisor's, for all
+// drivers alike. It has no state and may be used from any goroutine. It is tested by
+// drivertest and by a table of names.
 package process
 
 import (
@@ -16,10 +16,21 @@ import (
 
 	"offpeak"
 	"offpeak/agent/driver"
+	"offpeak/agent/driver/relay"
 )
 
 // Driver is the process driver.
-type Driver struct{}
+type Driver struct {
+	// Exe is the binary whose hidden command "relay" is relay.Main. Only tasks with
+	// Egress need it.
+	Exe string
+	// NoNetwork says that tasks have loopback alone, and not the machine's network.
+	// A task with Egress never has that.
+	NoNetwork bool
+	// Closed are addresses that no task with Egress may have a way to but through
+	// its proxy.
+	Closed func() []string
+}
 
 // Name is "process".
 func (Driver) Name() string { return "process" }
@@ -30,7 +41,7 @@ func (Driver) Available() error { return nil }
 // Command finds the executable as a shell in the job's folder would: a name
 // with a slash is a path from there, any other is looked for in the PATH of
 // the job's own environment.
-func (Driver) Command(t driver.Task) (driver.Command, error) {
+func (d Driver) Command(t driver.Task) (driver.Command, error) {
 	if len(t.Command) == 0 || t.Command[0] == "" {
 		return driver.Command{}, &driver.StartError{Reason: offpeak.EndCommandNotFound, Detail: "the command is empty"}
 	}
@@ -38,7 +49,15 @@ func (Driver) Command(t driver.Task) (driver.Command, error) {
 	if err != nil {
 		return driver.Command{}, &driver.StartError{Reason: offpeak.EndCommandNotFound, Detail: err.Error()}
 	}
-	return driver.Command{Path: path, Args: t.Command, Env: t.Env, Dir: t.Work}, nil
+	c := driver.Command{Path: path, Args: t.Command, Env: t.Env, Dir: t.Work, NoNetwork: d.NoNetwork}
+	if t.Egress != "" {
+		var closed []string
+		if d.Closed != nil {
+			closed = d.Closed()
+		}
+		c = relay.Wrap(d.Exe, c, t.Egress, closed)
+	}
+	return c, nil
 }
 
 func find(name, work string, env []string) (string, error) {
