@@ -27,6 +27,8 @@ type Offer struct {
 	Labels map[string]string
 	// Guests says whose jobs the owner takes; nil is everybody's.
 	Guests *Guests
+	// Egress is what its owner lets jobs reach. Nil is nothing.
+	Egress *Egress
 	// Opens is when the owner's hours next let the node work, or when its quarantine
 	// ends, where that is known.
 	Opens *time.Time
@@ -59,7 +61,9 @@ const (
 	FitAccount FitCode = "account"
 	// FitStranger: the node runs jobs for this driver from its own account only.
 	FitStranger FitCode = "stranger"
-	FitPrice    FitCode = "price"
+	// FitEgress: the node's owner does not let jobs reach what the job wants to.
+	FitEgress FitCode = "egress"
+	FitPrice  FitCode = "price"
 	// FitVRAM: too few devices of the node have the VRAM.
 	FitVRAM FitCode = "vram"
 	// FitUnified: its devices share the main memory and the job asks for memory of
@@ -107,7 +111,7 @@ const (
 // FitCodes returns the filters in the order in which they are tried.
 func FitCodes() []FitCode {
 	return []FitCode{
-		FitDriver, FitOS, FitArch, FitNode, FitOwner, FitLabel, FitTrust, FitAccount, FitStranger, FitPrice,
+		FitDriver, FitOS, FitArch, FitNode, FitOwner, FitLabel, FitTrust, FitAccount, FitStranger, FitEgress, FitPrice,
 		FitVRAM, FitUnified, FitGPU, FitCompute, FitGPUDriver, FitCPU, FitMemory, FitDisk,
 		FitOffline, FitDraining, FitClosed, FitInUse, FitWindow, FitQuarantined, FitNoAsk, FitKept,
 		FitBusyGPU, FitBusyCPU, FitBusyMemory, FitBusyDisk, FitFence, FitQuota, FitBudget, FitBalance,
@@ -128,7 +132,7 @@ func (r Reason) OK() bool { return r.Code == FitOK }
 // Lasting says that waiting alone will not lift the reason.
 func (r Reason) Lasting() bool {
 	switch r.Code {
-	case FitDriver, FitOS, FitArch, FitNode, FitOwner, FitLabel, FitTrust, FitAccount, FitStranger, FitPrice,
+	case FitDriver, FitOS, FitArch, FitNode, FitOwner, FitLabel, FitTrust, FitAccount, FitStranger, FitEgress, FitPrice,
 		FitVRAM, FitUnified, FitGPU, FitCompute, FitGPUDriver, FitCPU, FitMemory, FitDisk:
 		return true
 	}
@@ -195,6 +199,8 @@ func (r *Requirements) refused(account AccountID, driver string, o *Offer) FitCo
 		return FitAccount
 	case account != o.Account && !slices.Contains(o.Shared, driver):
 		return FitStranger
+	case len(r.Egress) > 0 && !o.Egress.Takes(driver, r.Egress):
+		return FitEgress
 	case o.Ask.For(*r) > r.limit():
 		return FitPrice
 	case !served(r.GPUs, o.Devices):
@@ -243,6 +249,8 @@ func (r *Requirements) reason(code FitCode, account AccountID, driver string, o 
 		return Reason{code, "a node whose owner takes this account's jobs", "an owner who does not"}
 	case FitStranger:
 		return Reason{code, "a node that takes other accounts' " + driver + " jobs", "its own account's only"}
+	case FitEgress:
+		return Reason{code, strings.Join(r.Egress, ", "), o.Egress.lacks(driver)}
 	case FitPrice:
 		return Reason{code, r.limit().String(), o.Ask.For(*r).String()}
 	case FitGPU:

@@ -67,6 +67,10 @@ type Requirements struct {
 	Nodes       []NodeID    `json:"nodes,omitempty" doc:"ids of the only nodes to run on; none named is all; up to 64"`
 	NotNodes    []NodeID    `json:"not_nodes,omitempty" doc:"ids of nodes not to run on; up to 64"`
 	NotAccounts []AccountID `json:"not_accounts,omitempty" doc:"ids of accounts on whose nodes not to run; up to 64"`
+	// Egress are the only destinations that the job may reach, through the proxy of
+	// the node's agent. None named: it has no network. Unlike other requirements they
+	// are handed to the node, with the task.
+	Egress []string `json:"egress,omitempty" doc:"host:port, *.host:port or address:port that the job may reach, nothing else; none named is no network; up to 32"`
 	// MaxPrice is the bid. Nil is no limit.
 	MaxPrice *Price `json:"max_price,omitempty" doc:"most to pay, micro-credits per hour"`
 	// NonInterruptible: no higher bid displaces the job, for which it pays the

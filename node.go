@@ -53,6 +53,8 @@ type Inventory struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// Guests says whose jobs the owner takes. Nil is everybody's.
 	Guests *Guests `json:"guests,omitempty"`
+	// Egress is what jobs here may reach of the network. Nil: nothing.
+	Egress *Egress `json:"egress,omitempty" doc:"what jobs may reach of the network; absent is nothing"`
 	// Opens is when the owner's hours next let the node work, said while it is in
 	// use as outside_schedule.
 	Opens *time.Time `json:"opens_at,omitempty" doc:"when the owner's hours next let it work"`

@@ -99,6 +99,9 @@ func (s Spec) Validate() error {
 	if !s.Policy.Valid() {
 		v.add("policy", string(s.Policy), "is cheapest, balanced or fastest; without one the grid's holds")
 	}
+	if s.Task.Driver == "wasm" && len(s.Requirements.Egress) > 0 {
+		v.add("requirements.egress", "", "is not for wasm: a module has no network whatever it asks for")
+	}
 	v.labels("labels", s.Labels)
 	return errors.Join(v.errs...)
 }
@@ -190,6 +193,7 @@ func (r Requirements) validate(v *validator) {
 	v.ids("requirements.nodes", "node_", texts(r.Nodes), maxNamed)
 	v.ids("requirements.not_nodes", "node_", texts(r.NotNodes), maxNamed)
 	v.ids("requirements.not_accounts", "acct_", texts(r.NotAccounts), maxNamed)
+	v.egress("requirements.egress", r.Egress)
 	if r.MaxPrice != nil {
 		if n := *r.MaxPrice; n < 0 || n > MaxPrice {
 			v.add("requirements.max_price", fmt.Sprint(int64(n)), fmt.Sprintf("is a whole number of micro-credits per hour, from 0 to %d (%s)", MaxPrice, MaxPrice))
@@ -253,6 +257,34 @@ func (v *validator) match(field string, list []string) {
 		v.text(at, c.key, maxLabel)
 		v.text(at, c.value, maxLabel)
 	}
+}
+
+// egress refuses destinations that can't be read, and those that are not public.
+func (v *validator) egress(field string, list []string) {
+	if len(list) > maxEgress {
+		v.add(field, "", fmt.Sprintf("names at most %d", maxEgress))
+		return
+	}
+	for i, text := range list {
+		if _, err := ParseDestination(text); err != nil {
+			rule := err.Error()
+			if bad, ok := errors.AsType[*ValueError](err); ok {
+				rule = bad.Rule
+			}
+			v.add(fmt.Sprintf("%s[%d]", field, i), text, rule)
+		}
+	}
+}
+
+// Validate returns nil or every rule that the list breaks, as *FieldError values
+// that call it by the name given.
+func (e *Egress) Validate(hosts string) error {
+	if e == nil || slices.Equal(e.Hosts, []string{EgressAny}) {
+		return nil
+	}
+	var v validator
+	v.egress(hosts, e.Hosts)
+	return errors.Join(v.errs...)
 }
 
 func (v *validator) version(field, s, example string) {

@@ -158,6 +158,8 @@ func remedy(r offpeak.Reason) string {
 		return "Submit it with --trust any, or add a node of your own."
 	case offpeak.FitStranger:
 		return "Build it for --driver wasm, add a node of your own account, or ask the node's owner to start the agent with --accept any."
+	case offpeak.FitEgress:
+		return "Submit it without --egress, bringing what it needs as input, or ask the node's owner to start the agent with --allow-egress for these hosts."
 	case offpeak.FitPrice:
 		return "Submit it with a higher --max-price."
 	case offpeak.FitVRAM:

@@ -37,6 +37,11 @@ func TestLiftedFiltersLetTheJobGo(t *testing.T) {
 			old.Driver = "390.1"
 			i.Devices = []offpeak.Device{old}
 		}, func(i *offpeak.Inventory) { i.Devices = []offpeak.Device{card} }, "", "wants GPU driver 470, has 390.1 on RTX"},
+		{offpeak.FitEgress, func(r *offpeak.Requirements) { r.Egress = []string{"files.example:443", "www.lab.example:80"} }, func(i *offpeak.Inventory) {
+			i.Egress = &offpeak.Egress{Hosts: []string{"files.example:443"}, Drivers: []string{"process"}}
+		}, func(i *offpeak.Inventory) {
+			i.Egress = &offpeak.Egress{Hosts: []string{"*.lab.example:80", "files.example:443"}, Drivers: []string{"process"}}
+		}, "", "wants files.example:443, www.lab.example:80, has only files.example:443"},
 		{offpeak.FitWindow, nil, func(i *offpeak.Inventory) { i.Opens = &opens }, nil, offpeak.EndOutsideSchedule, "opens at 2030-01-01 23:00 UTC. Its owner's hours are closed"},
 	} {
 		t.Run(string(c.code), func(t *testing.T) {

@@ -80,6 +80,10 @@ func checkInventory(inv *offpeak.Inventory) error {
 		}
 		seen[d.ID] = true
 	}
+	if e := inv.Egress; e != nil {
+		within("inventory.egress.drivers", int64(len(e.Drivers)), 64)
+	}
+	errs = append(errs, inv.Egress.Validate("inventory.egress.hosts"))
 	return errors.Join(append(errs, inv.Guests.Validate("inventory.guests.allow", "inventory.guests.deny"))...)
 }
 
@@ -139,7 +143,7 @@ func work(a *store.Assignment) *wire.Work {
 		maps.Copy(task.Env, a.Member)
 	}
 	w := &wire.Work{
-		JobName: a.Spec.Name, Account: a.Lease.Account, Task: task, Limits: a.Spec.Limits,
+		JobName: a.Spec.Name, Account: a.Lease.Account, Task: task, Limits: a.Spec.Limits, Egress: a.Spec.Requirements.Egress,
 		Resources: a.Lease.Resources, Checkpoints: a.Checkpoints,
 	}
 	// A lease has its devices in the order in which the job asks for them.

@@ -61,6 +61,8 @@ func lift(code offpeak.FitCode, again bool, driver string, r *offpeak.Requiremen
 		o.Guests = nil
 	case offpeak.FitStranger:
 		o.Shared = append(slices.Clip(o.Shared), driver)
+	case offpeak.FitEgress:
+		r.Egress = nil
 	case offpeak.FitPrice:
 		o.Ask = offpeak.Ask{}
 	case offpeak.FitVRAM, offpeak.FitUnified, offpeak.FitGPU, offpeak.FitCompute, offpeak.FitGPUDriver:

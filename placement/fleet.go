@@ -212,7 +212,7 @@ func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 		Capacity: in.Capacity, Devices: capacityDevices(in),
 		OS: inv.OS, Arch: inv.Arch, Region: inv.Region,
 		Drivers: inv.Drivers, Shared: inv.Shared, Labels: inv.Labels,
-		Guests: inv.Guests,
+		Guests: inv.Guests, Egress: inv.Egress,
 	}
 	n.sign = sign(&n.offer)
 	f.recount(n)

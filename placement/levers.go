@@ -106,6 +106,10 @@ func levers(r *offpeak.Requirements) (out []lever) {
 		lifts: []offpeak.FitCode{offpeak.FitOwner}, flag: "--not-account", drop: func(r *offpeak.Requirements) { r.NotAccounts = nil },
 		take: func(to, from *offpeak.Requirements) { to.NotAccounts = from.NotAccounts }, text: func(r *offpeak.Requirements) string { return listed(r.NotAccounts) },
 	})
+	add(len(r.Egress) > 0, lever{
+		lifts: []offpeak.FitCode{offpeak.FitEgress}, flag: "--egress", drop: func(r *offpeak.Requirements) { r.Egress = nil },
+		take: func(to, from *offpeak.Requirements) { to.Egress = from.Egress }, text: func(r *offpeak.Requirements) string { return strings.Join(r.Egress, ",") },
+	})
 	add(r.Trust != "" && r.Trust != offpeak.TrustAny, lever{
 		lifts: []offpeak.FitCode{offpeak.FitTrust}, flag: "--trust", drop: func(r *offpeak.Requirements) { r.Trust = offpeak.TrustAny },
 		take: func(to, from *offpeak.Requirements) { to.Trust = from.Trust }, text: func(r *offpeak.Requirements) string { return string(r.Trust) },

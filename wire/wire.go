@@ -155,6 +155,8 @@ type Work struct {
 	// or absent is all.
 	VRAM        []offpeak.Bytes      `json:"vram_bytes,omitempty"`
 	Checkpoints []offpeak.Checkpoint `json:"checkpoints,omitempty"`
+	// Egress are the only destinations that the job may reach.
+	Egress []string `json:"egress,omitempty"`
 	// Inputs are the outputs of jobs that this one waited for.
 	Inputs []Input `json:"inputs,omitempty"`
 }

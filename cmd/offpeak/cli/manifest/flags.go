@@ -40,6 +40,7 @@ type Flags struct {
 	gpuDriver       string
 	nodes, notNodes []string
 	notAccounts     []string
+	egress          []string
 	os, arch, trust string
 	policy          string
 	maxPrice        Price
@@ -79,6 +80,7 @@ func (s *Flags) BindNeeds(cmd *cobra.Command) {
 	f.StringArrayVar(&s.nodes, "node", nil, "run on this node only, `NODE` by id or name (repeatable: on one of these)")
 	f.StringArrayVar(&s.notNodes, "not-node", nil, "don't run on this node, `NODE` by id or name (repeatable)")
 	f.StringArrayVar(&s.notAccounts, "not-account", nil, "don't run on nodes of this account, `ACCOUNT` by id (repeatable)")
+	f.StringSliceVar(&s.egress, "egress", nil, "`hosts` that the job may reach, with commas between: host:port, *.host:port or address:port, through the HTTP proxy in its environment; without it the job has no network")
 	f.Var(&s.maxPrice, "max-price", "most to pay in credits per hour for the whole job, all its GPUs together, for example 0.40/h; it is also the job's bid where machines are scarce (default no limit, and no bid)")
 	f.BoolVar(&s.steady, "non-interruptible", false, "no higher bid displaces the job; it pays the operator's premium on top of the ask")
 	f.StringVar(&s.trust, "trust", "", "`floor` of trust in the node: any, validated or own (default any)")
@@ -202,6 +204,8 @@ func field(flag string) string {
 		return "requirements.match"
 	case "node":
 		return "requirements.nodes"
+	case "egress":
+		return "requirements.egress"
 	case "not-node", "not-account":
 		return "requirements." + strings.ReplaceAll(flag, "-", "_") + "s"
 	case "cpu":

@@ -114,6 +114,14 @@ func (s *Flags) placed(r *offpeak.Requirements) error {
 			}
 		}
 	}
+	if s.set.Changed("egress") {
+		r.Egress = nil
+		for _, host := range s.egress {
+			if host != "" {
+				r.Egress = append(r.Egress, host)
+			}
+		}
+	}
 	if s.set.Changed("not-account") {
 		r.NotAccounts = nil
 		for _, id := range s.notAccounts {

@@ -217,6 +217,9 @@ func asks(r offpeak.Requirements) string {
 	for _, id := range r.NotAccounts {
 		parts = append(parts, "not on nodes of "+string(id))
 	}
+	if len(r.Egress) > 0 {
+		parts = append(parts, "reaches "+strings.Join(r.Egress, ", "))
+	}
 	if r.MaxPrice != nil {
 		parts = append(parts, "at most "+r.MaxPrice.String())
 	}
