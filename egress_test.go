@@ -34,7 +34,7 @@ func TestParseDestination(t *testing.T) {
 		"pypi.org.:443":                         "no dot at the end",
 		"bücher.example:443":                    "ASCII form",
 		"router:80":                             "whole name",
-		"*:443":                                 "whole name",
+		"*:443":                                 "letters, digits",
 		"*.org:443":                             "whole name",
 		"a.*.org:443":                           "letters, digits",
 		"*a.example.org:443":                    "letters, digits",
