@@ -358,8 +358,15 @@ func (a *Agent) adopt(ctx context.Context) error {
 		return err
 	}
 	wanted := map[string]bool{}
+	var held []offpeak.LeaseID
 	for _, j := range journals {
 		wanted[j.Supervisor] = true
+		held = append(held, j.Lease)
+	}
+	if a.env.Egress != nil {
+		if err := a.env.Egress.Clear(held); err != nil {
+			return err
+		}
 	}
 	found, err := a.pool.Sweep(ctx, wanted)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/egress"
 	"offpeak/agent/link"
 	"offpeak/agent/state"
 	"offpeak/agent/supervisor"
@@ -68,6 +69,7 @@ type attempt struct {
 	seen   seen
 	root   int
 	limits map[offpeak.DeviceID]offpeak.Bytes
+	gate   *egress.Gate // nil where the job has no network
 }
 
 // seen is the newest word of a supervisor, and when it came on the boot clock.
@@ -143,6 +145,8 @@ func (t *attempt) saw(st supervisor.Status) (more bool) {
 // supervisor are cleared away, unless the agent only lets go of a running job.
 func (t *attempt) run() {
 	defer t.folder.Close()
+	kept := false
+	defer func() { t.shutGate(kept) }()
 	end, err := t.live()
 	if err == nil {
 		err = t.finish(end)
@@ -161,6 +165,7 @@ func (t *attempt) run() {
 				break
 			}
 			t.slot.Sup.Close()
+			kept = true
 		}
 		return
 	case err != nil:
@@ -277,6 +282,9 @@ func (t *attempt) await(done <-chan error) error {
 func (t *attempt) resume() (wire.Report, error) {
 	t.follow()
 	if t.adopted.alive {
+		if _, err := t.openGate(); err != nil {
+			t.data.Log.Warn("a job that goes on has lost its network", "error", err)
+		}
 		t.slot = t.adopted.slot
 		t.a.pool.Adopted()
 		if st, err := t.do(supervisor.Request{Status: &struct{}{}}); err == nil && st.Lease == t.Lease {

@@ -10,6 +10,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/driver"
+	"offpeak/agent/egress"
 	"offpeak/agent/hardware"
 	"offpeak/agent/presence"
 	"offpeak/agent/state"
@@ -118,6 +119,10 @@ type Env struct {
 	// the machine's sleep, nil if nothing does. Without sources the rules see nobody.
 	Presence []presence.Source
 	Announce presence.Announcer
+	// Egress is the way to the network for jobs that ask for one; nil is none.
+	Egress *egress.Proxy
+	// Network says in words what jobs may reach, for the owner.
+	Network string
 	// Free says how many bytes are free under a path.
 	Free func(path string) (offpeak.Bytes, error)
 	Log  *slog.Logger

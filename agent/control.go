@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/egress"
 	"offpeak/agent/presence"
 	"offpeak/agent/state"
 	"offpeak/wire"
@@ -78,6 +79,10 @@ type Status struct {
 	Policy        *presence.Policy  `json:"policy,omitempty"`
 	PolicyProblem string            `json:"policy_problem,omitempty"`
 	Leases        []LeaseStatus     `json:"leases"`
+	// Network says what jobs may reach of the network.
+	Network string `json:"network,omitempty"`
+	// Egress are the last jobs that reached something of the network, and have ended.
+	Egress []egress.Ended `json:"egress_ended,omitempty"`
 }
 
 // LeaseStatus is one lease that the agent holds.
@@ -91,6 +96,9 @@ type LeaseStatus struct {
 	Ran     offpeak.Millis    `json:"ran_ms"`
 	Fence   string            `json:"fence,omitempty"`
 	Limited bool              `json:"limited,omitempty"`
+	// Egress is what it may reach, Reached what it has.
+	Egress  []string         `json:"egress,omitempty"`
+	Reached []egress.Reached `json:"reached,omitempty"`
 }
 
 var errLeft = fmt.Errorf("the node left the grid: %w", errStopping)
@@ -257,11 +265,16 @@ func (a *Agent) status() Status {
 			ls.Frozen, ls.Ran = t.meter(now)
 			last := t.last()
 			ls.Fence, ls.Limited = last.Fence, last.Limited
+			ls.Egress, ls.Reached = t.reached()
 			if last.Phase != "" {
 				ls.Phase = string(last.Phase)
 			}
 		}
 		st.Leases = append(st.Leases, ls)
+	}
+	st.Network = a.env.Network
+	if a.env.Egress != nil {
+		st.Egress = a.env.Egress.Ended()
 	}
 	return st
 }

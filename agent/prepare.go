@@ -163,9 +163,13 @@ func (t *attempt) start() error {
 		return &driver.StartError{Reason: offpeak.EndNodeError, Detail: "this node has no driver " + strconv.Quote(t.Work.Task.Driver)}
 	}
 	work := filepath.Join(t.folder.Path(), state.WorkDir)
+	gate, err := t.openGate()
+	if err != nil {
+		return err
+	}
 	cmd, err := t.a.env.Drivers[i].Command(driver.Task{
 		Task: t.Work.Task, Work: work, Env: t.environment(work),
-		Memory: t.Work.Resources.Memory, Cache: t.a.folder.At("cache"),
+		Memory: t.Work.Resources.Memory, Cache: t.a.folder.At("cache"), Egress: gate,
 	})
 	if err != nil {
 		return err
@@ -244,6 +248,7 @@ func (t *attempt) environment(work string) []string {
 		"LANG":   "C.UTF-8",
 	}
 	maps.Copy(env, visible)
+	t.proxied(env)
 	maps.Copy(env, t.Work.Task.Env)
 	maps.Copy(env, map[string]string{
 		"OFFPEAK_JOB":            string(t.Job),

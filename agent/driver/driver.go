@@ -22,6 +22,13 @@ type Driver interface {
 	Command(t Task) (Command, error)
 }
 
+// Reacher is a driver that can give a task Egress.
+type Reacher interface {
+	// Reaches returns nil if tasks have no other way to the network then, else why
+	// they can't be given one.
+	Reaches() error
+}
+
 // Task is what a driver sees of an attempt.
 type Task struct {
 	offpeak.Task

@@ -393,6 +393,7 @@ func TestReportIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		again.note("pypi.org:443", func(r *Reached) { r.Connections++ })
 		again.Close()
 	}
 	if n := len(w.p.Ended()); n != maxEnded {

@@ -24,9 +24,11 @@ const (
 	maxHops = 1024
 )
 
-// hops remembers which addresses are further away than one hop.
+// hops remembers which addresses answer from one hop away, and of which ports it is
+// known that they don't: a router may be silent on one and not on another.
 type hops struct {
 	mu    sync.Mutex
+	near  map[netip.Addr]time.Time     // guarded by mu; until when
 	known map[netip.AddrPort]time.Time // guarded by mu; until when
 }
 
@@ -34,9 +36,12 @@ type hops struct {
 func (h *hops) far(ctx context.Context, p *Proxy, to netip.AddrPort) error {
 	now := time.Now()
 	h.mu.Lock()
-	until, ok := h.known[to]
+	until, near := h.known[to], h.near[to.Addr()]
 	h.mu.Unlock()
-	if ok && now.Before(until) {
+	switch {
+	case now.Before(near):
+		return nextDoor(to)
+	case now.Before(until):
 		return nil
 	}
 	once, cancel := context.WithTimeout(ctx, p.cfg.Times.Hop)
@@ -46,7 +51,13 @@ func (h *hops) far(ctx context.Context, p *Proxy, to netip.AddrPort) error {
 		c.Close()
 	}
 	if err == nil || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) {
-		return &closedError{to.Addr(), "one hop away, so it is the router of this machine's network"}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.near == nil || len(h.near) >= maxHops {
+			h.near = map[netip.Addr]time.Time{}
+		}
+		h.near[to.Addr()] = now.Add(hopKept)
+		return nextDoor(to)
 	}
 	if _, ok := errors.AsType[*closedError](err); ok {
 		return err
@@ -56,14 +67,15 @@ func (h *hops) far(ctx context.Context, p *Proxy, to netip.AddrPort) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.known) >= maxHops {
-		clear(h.known)
-	}
-	if h.known == nil {
+	if h.known == nil || len(h.known) >= maxHops {
 		h.known = map[netip.AddrPort]time.Time{}
 	}
 	h.known[to] = now.Add(hopKept)
 	return nil
+}
+
+func nextDoor(to netip.AddrPort) error {
+	return &closedError{to.Addr(), "one hop away, so it is the router of this machine's network"}
 }
 
 // connect connects to an address, if that is open at the moment in which the kernel

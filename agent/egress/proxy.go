@@ -115,7 +115,7 @@ type Ended struct {
 	Reached []Reached       `json:"reached"`
 }
 
-// New makes a proxy. Nothing of an earlier one is left in its folder.
+// New makes a proxy.
 func New(cfg Config) (*Proxy, error) {
 	cfg.Times = cfg.Times.withDefaults()
 	if cfg.Resolve == nil {
@@ -136,18 +136,15 @@ func New(cfg Config) (*Proxy, error) {
 	return &Proxy{cfg: cfg, gates: map[offpeak.LeaseID]*Gate{}}, nil
 }
 
-// Clear removes the sockets of leases that nobody holds any more.
-func (p *Proxy) Clear() error {
+// Clear removes the sockets of all leases but those that are still held.
+func (p *Proxy) Clear(held []offpeak.LeaseID) error {
 	entries, err := os.ReadDir(p.cfg.Folder)
 	if err != nil {
 		return fmt.Errorf("clear jobs' proxies: %w", err)
 	}
 	var errs []error
 	for _, e := range entries {
-		p.mu.Lock()
-		_, held := p.gates[offpeak.LeaseID(e.Name())]
-		p.mu.Unlock()
-		if !held {
+		if !slices.Contains(held, offpeak.LeaseID(e.Name())) {
 			errs = append(errs, os.RemoveAll(filepath.Join(p.cfg.Folder, e.Name())))
 		}
 	}
@@ -252,6 +249,9 @@ func (g *Gate) Close() {
 	g.end()
 	_ = os.RemoveAll(g.dir)
 	reached := g.Reached()
+	if len(reached) == 0 {
+		return
+	}
 	g.p.mu.Lock()
 	g.p.ended = append(g.p.ended, Ended{g.lease, g.job, reached})
 	g.p.ended = g.p.ended[max(0, len(g.p.ended)-maxEnded):]

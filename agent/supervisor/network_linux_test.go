@@ -97,3 +97,19 @@ func TestNoNetworkUnprivileged(t *testing.T) {
 		t.Errorf("as nobody: %v\n%s", err, out)
 	}
 }
+
+// BenchmarkStart is a job's whole way through a warm supervisor, with the machine's
+// network and without.
+func BenchmarkStart(b *testing.B) {
+	for _, apart := range []bool{false, true} {
+		b.Run(map[bool]string{false: "host", true: "none"}[apart], func(b *testing.B) {
+			h := spawn(b, "")
+			for b.Loop() {
+				s := script(b, "")
+				s.Command.Path, s.Command.Args, s.Command.NoNetwork = "/bin/true", []string{"true"}, apart
+				start(b, h, s)
+				awaitExit(b, h)
+			}
+		})
+	}
+}

@@ -85,26 +85,40 @@ func Probe(ctx context.Context, exe, dir string) (Found, error) {
 
 // tryApart has a supervisor start something in a network namespace: a usage message.
 func tryApart(ctx context.Context, h *Handle, exe, dir string) error {
+	x, err := h.try(ctx, driver.Command{Path: exe, Args: []string{"offpeak", "supervise"}, Dir: dir, NoNetwork: true}, dir)
+	if err == nil && (x.Reason == offpeak.EndNodeError || x.Reason == offpeak.EndCommandNotFound) {
+		return errors.New(x.Detail)
+	}
+	return err
+}
+
+// try runs a command to its end.
+func (h *Handle) try(ctx context.Context, c driver.Command, dir string) (Exit, error) {
 	_, err := h.Do(ctx, Request{Start: &Start{
 		Lease: "probe", Folder: dir, Grace: time.Second, KeepFrozen: time.Second,
-		Command:  driver.Command{Path: exe, Args: []string{"offpeak", "supervise"}, Dir: dir, NoNetwork: true},
-		Deadline: Lease{Granted: BootTime(), Timeout: probeBound},
+		Command: c, Deadline: Lease{Granted: BootTime(), Timeout: probeBound},
 	}})
 	for err == nil {
 		var st Status
-		if st, err = h.Do(ctx, Request{Status: &struct{}{}}); err != nil || st.Phase != Exited {
-			if err == nil {
-				err = ctx.Err()
-			}
-			time.Sleep(time.Millisecond)
-			continue
+		if st, err = h.Do(ctx, Request{Status: &struct{}{}}); err == nil && st.Phase == Exited {
+			return *st.Exit, nil
 		}
-		if x := st.Exit; x.Reason == offpeak.EndNodeError || x.Reason == offpeak.EndCommandNotFound {
-			return errors.New(x.Detail)
-		}
-		return nil
+		time.Sleep(time.Millisecond)
 	}
-	return err
+	return Exit{}, err
+}
+
+// Try has a supervisor of its own run a command to its end, without limits, to find
+// out whether it can. dir is a folder for passing use.
+func Try(ctx context.Context, exe, dir string, c driver.Command) (Exit, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeBound)
+	defer cancel()
+	h, err := Spawn(ctx, Options{Exe: exe, Dir: dir})
+	if err != nil {
+		return Exit{}, err
+	}
+	x, err := h.try(ctx, c, dir)
+	return x, errors.Join(err, h.End(ctx))
 }
 
 // sweepProbes removes probes' folders that no probe uses any more: they are

@@ -27,6 +27,9 @@ type Driver struct {
 	// NoNetwork says that tasks have loopback alone, and not the machine's network.
 	// A task with Egress never has that.
 	NoNetwork bool
+	// Alone says why this machine can't give a task a network namespace; nil is that
+	// it can.
+	Alone error
 	// Closed are addresses that no task with Egress may have a way to but through
 	// its proxy.
 	Closed func() []string
@@ -35,8 +38,22 @@ type Driver struct {
 // Name is "process".
 func (Driver) Name() string { return "process" }
 
-// Available returns nil: every machine has processes.
-func (Driver) Available() error { return nil }
+// Available returns nil, since every machine has processes, unless they are to have
+// no network and can't be without.
+func (d Driver) Available() error {
+	if d.NoNetwork {
+		return d.Reaches()
+	}
+	return nil
+}
+
+// Reaches returns nil if a task with Egress has no other way out.
+func (d Driver) Reaches() error {
+	if d.Alone != nil {
+		return fmt.Errorf("this machine gives processes no network of their own: %w", d.Alone)
+	}
+	return nil
+}
 
 // Command finds the executable as a shell in the job's folder would: a name
 // with a slash is a path from there, any other is looked for in the PATH of

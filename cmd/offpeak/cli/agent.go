@@ -152,7 +152,7 @@ func (o *agentOptions) prepare(cmd *cobra.Command, env Env) (agent.Config, agent
 	if err != nil {
 		return agent.Config{}, agent.Env{}, err
 	}
-	world, err := agentEnv(cfg, o.machine, found, log)
+	world, err := agentEnv(cmd.Context(), cfg, o.machine, found, log)
 	return cfg, world, err
 }
 
@@ -252,7 +252,7 @@ once; it holds the hub's addresses and key. Beside a hub of the same user on thi
 machine no token is needed. The key that the node is known by is made here.
 
 What flags say of the machine here (--cpu, --memory, --disk, --gpus, --label,
---region, --accept, --allow-account, --deny-account) holds for "offpeak agent
+--region, --accept, --allow-account, --deny-account, --allow-egress and the like) holds for "offpeak agent
 run" too, unless that says else.`,
 		Example: `  offpeak agent join offpeak_join_… --name attic --label room=attic`,
 		Args:    cobra.MaximumNArgs(1),

@@ -42,6 +42,7 @@ type machine struct {
 	region       string
 	accept       string
 	allow, deny  []string
+	network
 }
 
 func (m *machine) flags(f *pflag.FlagSet) {
@@ -55,6 +56,7 @@ func (m *machine) flags(f *pflag.FlagSet) {
 	f.StringVar(&m.accept, "accept", "own", "whose process jobs to run: own, those of the node's account, or any; wasm jobs are fenced and run for all")
 	f.StringSliceVar(&m.allow, "allow-account", nil, "`ids` of the only other accounts whose jobs to run (default all)")
 	f.StringSliceVar(&m.deny, "deny-account", nil, "`ids` of accounts whose jobs not to run")
+	m.network.flags(f)
 	f.StringVar(&m.region, "region", "", "where the machine is, for example eu-west")
 }
 
@@ -123,6 +125,9 @@ func (m *machine) validate() error {
 			return badInput("--label: %q: is key=value, each up to 128 printable characters", k+"="+v)
 		}
 	}
+	if err := m.network.validate(); err != nil {
+		return err
+	}
 	if err := m.guests().Validate("--allow-account", "--deny-account"); err != nil {
 		return badInput("%w", err)
 	}
@@ -175,24 +180,35 @@ func (m *machine) limit(inv offpeak.Inventory) offpeak.Inventory {
 
 // agentEnv is the agent's outside world on this machine. An agent that will run
 // jobs first finds out, with found, how they can be fenced.
-func agentEnv(cfg agent.Config, m machine, found supervisor.Found, log *slog.Logger) (agent.Env, error) {
+func agentEnv(ctx context.Context, cfg agent.Config, m machine, found supervisor.Found, log *slog.Logger) (agent.Env, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return agent.Env{}, fmt.Errorf("find own binary: %w", err)
 	}
-	drivers := []driver.Driver{process.Driver{}, wasm.Driver{Exe: exe}}
+	processes, warning := m.network.process(exe, found)
+	if warning != "" {
+		found.Warnings = append(found.Warnings, warning)
+	}
+	var drivers []driver.Driver
 	var names []string
-	for _, d := range drivers {
+	for _, d := range []driver.Driver{processes, wasm.Driver{Exe: exe}} {
 		if err := d.Available(); err != nil {
 			log.Info("driver does not work here", "driver", d.Name(), "error", err)
+			found.Warnings = append(found.Warnings, fmt.Sprintf("no %s jobs: %v", d.Name(), err))
 			continue
 		}
+		drivers = append(drivers, d)
 		names = append(names, d.Name())
+	}
+	out := m.network.open(ctx, cfg, exe, drivers, log)
+	if out.refused {
+		found.Warnings = append(found.Warnings, "egress: "+out.words)
 	}
 	src := hardware.Sources{Folder: cfg.Data, Fake: m.fake}
 	look := func(ctx context.Context) (offpeak.Inventory, error) {
 		inv := hardware.Probe(ctx, src)
 		inv.Drivers, inv.Fences, inv.Version = names, found.Fences, cfg.Version
+		inv.Egress = out.offer
 		inv.Warnings = append(inv.Warnings, found.Warnings...)
 		return inv, ctx.Err()
 	}
@@ -205,6 +221,8 @@ func agentEnv(cfg agent.Config, m machine, found supervisor.Found, log *slog.Log
 		Supervisors: supervisors{exe},
 		Probe:       m.offered(steadyDisk(cfg.Data, look)),
 		Measure:     m.measure(hardware.NewMeter(src)),
+		Egress:      out.proxy,
+		Network:     out.words,
 		Free:        free,
 		Log:         log,
 	}, nil

@@ -63,7 +63,7 @@ func newAgentOrder(env Env, data *string, order agent.Order, short, long string)
 // for the next one, and a node can leave.
 func orderOffline(cmd *cobra.Command, env Env, data string, order agent.Order, lasting time.Duration) error {
 	cfg := agent.Config{Data: data, Version: build(env.Version).Version}
-	world, err := agentEnv(cfg, machine{gpus: "all"}, supervisor.Found{}, quiet(env))
+	world, err := agentEnv(cmd.Context(), cfg, machine{gpus: "all"}, supervisor.Found{}, quiet(env))
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent"
+	"offpeak/agent/egress"
 	"offpeak/agent/presence"
 	"offpeak/cmd/offpeak/cli/world"
 )
@@ -75,12 +76,28 @@ func ShowStatus(env world.Env, as string, st agent.Status) error {
 		}
 		row(name, r)
 	}
+	if st.Network != "" {
+		row("Network", "jobs may reach "+st.Network)
+	}
 	for i, l := range st.Leases {
 		name := ""
 		if i == 0 {
 			name = "Jobs"
 		}
 		row(name, leaseText(l))
+		for _, r := range l.Reached {
+			row("", "  "+reachedText(r))
+		}
+	}
+	for i, e := range st.Egress {
+		name := ""
+		if i == 0 {
+			name = "Reached"
+		}
+		row(name, "by "+string(e.Job)+", which has ended:")
+		for _, r := range e.Reached {
+			row("", "  "+reachedText(r))
+		}
 	}
 	if len(st.Leases) == 0 && st.Running {
 		row("Jobs", "none")
@@ -130,6 +147,15 @@ func leaseText(l agent.LeaseStatus) string {
 	}
 	if l.Stop != "" {
 		text += ", asked to go: " + words(l.Stop)
+	}
+	return text
+}
+
+// reachedText says what a job did with one destination.
+func reachedText(r egress.Reached) string {
+	text := fmt.Sprintf("%s: %d connections, sent %s, received %s", r.Host, r.Connections, r.Sent, r.Received)
+	if r.Refused > 0 {
+		text += fmt.Sprintf(", refused %d times: %s", r.Refused, r.Why)
 	}
 	return text
 }
