@@ -33,7 +33,7 @@ func (n *network) flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&n.allow, "allow-egress", []string{"none"}, "what jobs may reach of the network, if they ask for it: none, any (every public host), or `hosts` like pypi.org:443,*.huggingface.co:443; never this machine or its network")
 	f.StringVar(&n.rate, "egress-rate", "10MB", "`size` that all jobs together may move a second; 0 for no bound")
 	f.StringVar(&n.total, "egress-total", "50GB", "`size` that one job may move; 0 for no bound")
-	f.StringVar(&n.processNetwork, "process-network", "auto", "network of process jobs without egress: none (loopback alone), host (this machine's), or auto (none where it can be had)")
+	f.StringVar(&n.processNetwork, "process-network", "auto", "`network` of process jobs without egress: none (loopback alone), host (this machine's), or auto (none where it can be had)")
 }
 
 // hosts are what the owner allows, nil for nothing.

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"offpeak/agent/driver/relay"
 	"offpeak/agent/supervisor"
 	"offpeak/cmd/offpeak/cli/people"
 	"offpeak/cmd/offpeak/cli/world"
@@ -36,6 +37,9 @@ func TestMain(m *testing.M) {
 	// An agent starts this binary again as a supervisor.
 	if len(os.Args) > 1 && os.Args[1] == "supervise" {
 		os.Exit(supervisor.Main(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == relay.Command {
+		os.Exit(relay.Main(os.Args[2:]))
 	}
 	if os.Getenv("OFFPEAK_TEST_MAIN") == "1" {
 		os.Exit(Main(context.Background(), os.Args[1:], Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: "1.2.3-test"}))
