@@ -363,10 +363,8 @@ func (a *Agent) adopt(ctx context.Context) error {
 		wanted[j.Supervisor] = true
 		held = append(held, j.Lease)
 	}
-	if a.env.Egress != nil {
-		if err := a.env.Egress.Clear(held); err != nil {
-			return err
-		}
+	if err := a.env.Egress.Clear(held); err != nil {
+		return err
 	}
 	found, err := a.pool.Sweep(ctx, wanted)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"offpeak"
-	"offpeak/agent/egress"
 	"offpeak/agent/link"
 	"offpeak/agent/state"
 	"offpeak/agent/supervisor"
@@ -69,7 +68,6 @@ type attempt struct {
 	seen   seen
 	root   int
 	limits map[offpeak.DeviceID]offpeak.Bytes
-	gate   *egress.Gate // nil where the job has no network
 }
 
 // seen is the newest word of a supervisor, and when it came on the boot clock.
@@ -146,7 +144,7 @@ func (t *attempt) saw(st supervisor.Status) (more bool) {
 func (t *attempt) run() {
 	defer t.folder.Close()
 	kept := false
-	defer func() { t.shutGate(kept) }()
+	defer func() { t.a.env.Egress.End(t.Lease, kept) }()
 	end, err := t.live()
 	if err == nil {
 		err = t.finish(end)
@@ -282,7 +280,7 @@ func (t *attempt) await(done <-chan error) error {
 func (t *attempt) resume() (wire.Report, error) {
 	t.follow()
 	if t.adopted.alive {
-		if _, err := t.openGate(); err != nil {
+		if _, err := t.a.env.Egress.Begin(t.Lease, t.Job, t.Work.Egress); err != nil {
 			t.data.Log.Warn("a job that goes on has lost its network", "error", err)
 		}
 		t.slot = t.adopted.slot

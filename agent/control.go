@@ -265,17 +265,14 @@ func (a *Agent) status() Status {
 			ls.Frozen, ls.Ran = t.meter(now)
 			last := t.last()
 			ls.Fence, ls.Limited = last.Fence, last.Limited
-			ls.Egress, ls.Reached = t.reached()
+			ls.Egress, ls.Reached = a.env.Egress.Reached(lease)
 			if last.Phase != "" {
 				ls.Phase = string(last.Phase)
 			}
 		}
 		st.Leases = append(st.Leases, ls)
 	}
-	st.Network = a.env.Network
-	if a.env.Egress != nil {
-		st.Egress = a.env.Egress.Ended()
-	}
+	st.Network, st.Egress = a.env.Network, a.env.Egress.Ended()
 	return st
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/driver"
+	"offpeak/agent/driver/relay"
 	"offpeak/agent/supervisor"
 	"offpeak/agent/warm"
 	"offpeak/wire"
@@ -29,6 +30,9 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "supervise" {
 		os.Exit(supervisor.Main(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == relay.Command {
+		os.Exit(relay.Main(os.Args[2:]))
 	}
 	if len(os.Args) == 3 && os.Args[1] == "agent" {
 		os.Exit(agentMain(os.Args[2]))

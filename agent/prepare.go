@@ -13,6 +13,7 @@ import (
 
 	"offpeak"
 	"offpeak/agent/driver"
+	"offpeak/agent/driver/relay"
 	"offpeak/agent/hardware"
 	"offpeak/agent/state"
 	"offpeak/agent/supervisor"
@@ -163,7 +164,7 @@ func (t *attempt) start() error {
 		return &driver.StartError{Reason: offpeak.EndNodeError, Detail: "this node has no driver " + strconv.Quote(t.Work.Task.Driver)}
 	}
 	work := filepath.Join(t.folder.Path(), state.WorkDir)
-	gate, err := t.openGate()
+	gate, err := t.a.env.Egress.Begin(t.Lease, t.Job, t.Work.Egress)
 	if err != nil {
 		return err
 	}
@@ -248,7 +249,9 @@ func (t *attempt) environment(work string) []string {
 		"LANG":   "C.UTF-8",
 	}
 	maps.Copy(env, visible)
-	t.proxied(env)
+	if len(t.Work.Egress) > 0 {
+		maps.Copy(env, relay.Environment())
+	}
 	maps.Copy(env, t.Work.Task.Env)
 	maps.Copy(env, map[string]string{
 		"OFFPEAK_JOB":            string(t.Job),

@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -96,7 +97,7 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Proxy is a node's egress.
+// Proxy is a node's egress. A nil one lets nothing through.
 type Proxy struct {
 	cfg  Config
 	hops hops
@@ -138,6 +139,9 @@ func New(cfg Config) (*Proxy, error) {
 
 // Clear removes the sockets of all leases but those that are still held.
 func (p *Proxy) Clear(held []offpeak.LeaseID) error {
+	if p == nil {
+		return nil
+	}
 	entries, err := os.ReadDir(p.cfg.Folder)
 	if err != nil {
 		return fmt.Errorf("clear jobs' proxies: %w", err)
@@ -177,9 +181,57 @@ const socketName = "proxy"
 // ErrNotAllowed says that the machine's owner does not allow what a job wants.
 var ErrNotAllowed = errors.New("the owner of this machine does not let jobs reach that")
 
-// Open begins to serve a lease: its job may reach what is in allow. It returns an
-// ErrNotAllowed where the owner does not want that (any more). An agent that adopts
-// a running job opens its gate again, at the same path.
+// Begin begins to serve a lease whose job may reach what is in allow, and returns its
+// socket, as driver.Task wants it; "" where that is nothing. It returns an
+// ErrNotAllowed where the owner does not want that (any more): a nil Proxy allows
+// nothing. An agent that adopts a running job begins again, at the same path.
+func (p *Proxy) Begin(lease offpeak.LeaseID, job offpeak.JobID, allow []string) (string, error) {
+	switch {
+	case len(allow) == 0:
+		return "", nil
+	case p == nil:
+		return "", ErrNotAllowed
+	}
+	g, err := p.Open(lease, job, allow)
+	if err != nil {
+		return "", err
+	}
+	return g.Path(), nil
+}
+
+// End ends what was begun, if anything was. kept says that the job goes on without
+// this agent, so that the socket's place is left to the next.
+func (p *Proxy) End(lease offpeak.LeaseID, kept bool) {
+	g := p.gate(lease)
+	switch {
+	case g == nil:
+	case kept:
+		g.end()
+	default:
+		g.Close()
+	}
+}
+
+func (p *Proxy) gate(lease offpeak.LeaseID) *Gate {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gates[lease]
+}
+
+// Reached is what the job of a lease may reach, and what it has.
+func (p *Proxy) Reached(lease offpeak.LeaseID) (allowed []string, reached []Reached) {
+	g := p.gate(lease)
+	if g == nil {
+		return nil, nil
+	}
+	return slices.Clone(g.allow), g.Reached()
+}
+
+// Open is Begin for those who have something to do with the gate themselves; allow
+// may be empty.
 func (p *Proxy) Open(lease offpeak.LeaseID, job offpeak.JobID, allow []string) (*Gate, error) {
 	own := offpeak.Egress{Hosts: p.cfg.Hosts, Drivers: []string{""}}
 	for _, a := range allow {
@@ -241,29 +293,25 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Path is the socket, as driver.Task wants it.
+// Path is the socket.
 func (g *Gate) Path() string { return filepath.Join(g.dir, socketName) }
 
 // Close ends all connections and removes the socket.
 func (g *Gate) Close() {
 	g.end()
-	_ = os.RemoveAll(g.dir)
 	reached := g.Reached()
-	if len(reached) == 0 {
-		return
+	if len(reached) > 0 {
+		g.p.mu.Lock()
+		g.p.ended = append(g.p.ended, Ended{g.lease, g.job, reached})
+		g.p.ended = g.p.ended[max(0, len(g.p.ended)-maxEnded):]
+		g.p.mu.Unlock()
 	}
-	g.p.mu.Lock()
-	g.p.ended = append(g.p.ended, Ended{g.lease, g.job, reached})
-	g.p.ended = g.p.ended[max(0, len(g.p.ended)-maxEnded):]
-	g.p.mu.Unlock()
+	_ = os.RemoveAll(g.dir)
 	for _, r := range reached {
 		g.p.cfg.Log.Info("a job's egress", "job", g.job, "lease", g.lease, "host", r.Host, "connections", r.Connections,
 			"sent", r.Sent, "received", r.Received, "refused", r.Refused, "why", r.Why)
 	}
 }
-
-// Leave ends all connections and leaves the socket's place to the next agent.
-func (g *Gate) Leave() { g.end() }
 
 func (g *Gate) end() {
 	g.stop()
@@ -275,6 +323,9 @@ func (g *Gate) end() {
 	}
 	g.p.mu.Unlock()
 }
+
+const full = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" +
+	"offpeak: this job, or all jobs of this machine, have as many connections as they may; close some\n"
 
 func (g *Gate) accept() {
 	for {
@@ -290,7 +341,9 @@ func (g *Gate) accept() {
 			continue
 		}
 		if !g.enter() {
-			refuse(c, 503, "this job, or all jobs of this machine, have as many connections as they may; close some")
+			// Not waited for: there may be very many.
+			_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+			_, _ = io.WriteString(c, full)
 			c.Close()
 			continue
 		}
@@ -328,6 +381,9 @@ func (g *Gate) leave() {
 
 // Ended are what the last jobs that are gone have reached, oldest first.
 func (p *Proxy) Ended() []Ended {
+	if p == nil {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.ended)

@@ -36,9 +36,6 @@ func (g *Gate) Reached() []Reached {
 	return out
 }
 
-// Allowed is what the job may reach.
-func (g *Gate) Allowed() []string { return slices.Clone(g.allow) }
-
 // note changes the report on a destination.
 func (g *Gate) note(host string, change func(*Reached)) {
 	g.mu.Lock()

@@ -94,10 +94,16 @@ func strip(h http.Header) {
 	}
 }
 
-// refuse answers no, in words.
+// refuse answers no, in words, and waits a little for the job to read it: to close on
+// what was not read would take the answer away again.
 func refuse(c net.Conn, code int, why string) {
 	text := "offpeak: " + why + "\n"
 	_ = c.SetWriteDeadline(time.Now().Add(5 * time.Second))
 	fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		code, http.StatusText(code), len(text), text)
+	if w, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = w.CloseWrite()
+	}
+	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	_, _ = io.Copy(io.Discard, io.LimitReader(c, 64<<10))
 }

@@ -246,7 +246,14 @@ func carry(c *net.TCPConn, name string) {
 	if err != nil {
 		const said = "HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s"
 		const why = "offpeak: the agent of this machine is away; try again\n"
+		// An answer before the question is none.
+		_ = c.SetReadDeadline(time.Now().Add(linger))
+		_, _ = c.Read(make([]byte, 4<<10))
 		fmt.Fprintf(c, said, len(why), why)
+		// To close on what was not read would take the answer away again.
+		_ = c.CloseWrite()
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		_, _ = io.Copy(io.Discard, io.LimitReader(c, 64<<10))
 		return
 	}
 	proxy := p.(*net.UnixConn)
