@@ -73,9 +73,11 @@ func networks(list []net.Addr) (out []netip.Prefix) {
 	return out
 }
 
-// resolve asks the machine's resolver for a whole name: no search domain is tried.
-func resolve(ctx context.Context, name string) ([]netip.Addr, error) {
-	return (&net.Resolver{PreferGo: true}).LookupNetIP(ctx, "ip", name+".")
+// resolver asks for a whole name: no search domain is tried.
+func resolver(r *net.Resolver) func(context.Context, string) ([]netip.Addr, error) {
+	return func(ctx context.Context, name string) ([]netip.Addr, error) {
+		return r.LookupNetIP(ctx, "ip", name+".")
+	}
 }
 
 // addresses are where a destination is, all of them open.

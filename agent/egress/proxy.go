@@ -120,7 +120,7 @@ type Ended struct {
 func New(cfg Config) (*Proxy, error) {
 	cfg.Times = cfg.Times.withDefaults()
 	if cfg.Resolve == nil {
-		cfg.Resolve = resolve
+		cfg.Resolve = resolver(&net.Resolver{PreferGo: true})
 	}
 	if cfg.Nearby == nil {
 		cfg.Nearby = nearby
