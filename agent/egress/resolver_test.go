@@ -22,7 +22,7 @@ import (
 type dns struct {
 	mu    sync.Mutex
 	table map[string][][]string // guarded by mu; records as "A 1.2.3.4", "AAAA ::1", "CNAME a.b"
-	asked []string
+	asked []string              // guarded by mu
 }
 
 const (
@@ -146,6 +146,8 @@ func TestResolver(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, name := range d.asked {
 		if !strings.HasSuffix(name, ".example") {
 			t.Errorf("asked for %q", name)
