@@ -289,6 +289,7 @@ func drawNode(t *rapid.T, i int) offpeak.Node {
 	n.Ask = &offpeak.Ask{GPU: p, CPU: p}
 	n.Inventory.Labels = rapid.SampledFrom([]map[string]string{nil, {"metered": "yes"}, {"rack": "7"}}).Draw(t, "labels")
 	n.Inventory.Guests = rapid.SampledFrom([]*offpeak.Guests{nil, nil, {Deny: []offpeak.AccountID{"acct_s"}}}).Draw(t, "guests")
+	n.Inventory.Egress = rapid.SampledFrom([]*offpeak.Egress{nil, nil, {Hosts: []string{offpeak.EgressAny}, Drivers: []string{"process"}}}).Draw(t, "egress")
 	n.Liveness = rapid.SampledFrom([]offpeak.Liveness{offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeOnline, offpeak.NodeLate}).Draw(t, "liveness")
 	return n
 }
@@ -337,6 +338,7 @@ func drawJob(t *rapid.T) placement.Job {
 		g.Compute, g.Driver = rapid.SampledFrom([]string{"", "", "8.6"}).Draw(t, "compute"), rapid.SampledFrom([]string{"", "", "535"}).Draw(t, "driver")
 	}
 	r.Match = rapid.SampledFrom([][]string{nil, nil, {"!metered"}, {"rack=7"}, {"rack!=7", "!metered"}}).Draw(t, "match")
+	r.Egress = rapid.SampledFrom([][]string{nil, nil, {"pypi.org:443"}}).Draw(t, "reaches")
 	r.NotNodes = rapid.SampledFrom([][]offpeak.NodeID{nil, {"n0"}, {"n1", "n2"}}).Draw(t, "not nodes")
 	j := job(r)
 	j.Policy = rapid.SampledFrom(policies).Draw(t, "policy")

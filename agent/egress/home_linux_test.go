@@ -273,7 +273,7 @@ func job() {
 					_, _ = r.ReadString('\n')
 					_, _ = io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
 				}
-				if resp, err := http.ReadResponse(r, nil); err == nil && resp.StatusCode == 200 {
+				if resp, err := http.ReadResponse(r, nil); err == nil && resp.StatusCode == http.StatusOK {
 					say("proxy", h)
 				}
 				c.Close()

@@ -183,7 +183,7 @@ func (e *end) Read(b []byte) (int, error) {
 	b = b[:min(len(b), chunk)]
 	idle := e.g.p.cfg.Times.Idle
 	for {
-		_ = e.Conn.SetReadDeadline(time.Unix(0, e.last.Load()).Add(idle))
+		_ = e.SetReadDeadline(time.Unix(0, e.last.Load()).Add(idle))
 		n, err := e.Conn.Read(b)
 		if errors.Is(err, os.ErrDeadlineExceeded) && n == 0 && time.Now().UnixNano()-e.last.Load() < int64(idle) {
 			continue // the other end was busy meanwhile
@@ -208,9 +208,9 @@ func (e *end) Read(b []byte) (int, error) {
 }
 
 func (e *end) Write(b []byte) (int, error) {
-	_ = e.Conn.SetWriteDeadline(time.Now().Add(e.g.p.cfg.Times.Idle))
+	_ = e.SetWriteDeadline(time.Now().Add(e.g.p.cfg.Times.Idle))
 	return e.Conn.Write(b)
 }
 
 // hangUp ends it for reading and writing.
-func (e *end) hangUp() { _ = e.Conn.Close() }
+func (e *end) hangUp() { _ = e.Close() }

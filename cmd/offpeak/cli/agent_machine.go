@@ -42,7 +42,7 @@ type machine struct {
 	region       string
 	accept       string
 	allow, deny  []string
-	network
+	network      network
 }
 
 func (m *machine) flags(f *pflag.FlagSet) {

@@ -153,6 +153,7 @@ func showNode(t *render.Table, n offpeak.Node, now time.Time) {
 		{"Cores", used(render.Cores(n.Reserved.CPU), render.Cores(n.Capacity.CPU))}, {"Memory", used(render.About(n.Reserved.Memory), render.About(n.Capacity.Memory))},
 		{"Disk", used(render.About(n.Reserved.Disk), render.About(n.Capacity.Disk))}, {"Ask", askText(n.Ask)}, {"Region", inv.Region},
 		{"Labels", strings.Join(render.Pairs(inv.Labels), ", ")}, {"Drivers", strings.Join(inv.Drivers, ", ")},
+		{"Egress", egress(inv.Egress)},
 		{"Guests", guests(inv.Guests)}, {"Opens", render.Stamp(inv.Opens)},
 		{"Reliability", reliability(n.Measured)}, {"Wanted back", wantedBack(n.Measured)},
 		{"Fences", strings.Join(inv.Fences, ", ")}, {"Agent", inv.Version},
@@ -260,6 +261,13 @@ func exact(b offpeak.Bytes) string {
 }
 
 // guests says which other accounts' jobs the owner takes; "" is all.
+func egress(e *offpeak.Egress) string {
+	if e == nil || len(e.Hosts) == 0 {
+		return ""
+	}
+	return strings.Join(e.Hosts, ", ") + " for jobs of " + strings.Join(e.Drivers, ", ")
+}
+
 func guests(g *offpeak.Guests) string {
 	if g == nil {
 		return ""
