@@ -95,6 +95,7 @@ func TestFiltersAreBruteForce(t *testing.T) {
 			{offpeak.FitAccount, func(n *offpeak.Node, _ *offpeak.Offer) bool {
 				return n.Inventory.Guests == nil || !slices.Contains(n.Inventory.Guests.Deny, j.Account)
 			}},
+			{offpeak.FitEgress, func(n *offpeak.Node, _ *offpeak.Offer) bool { return len(r.Egress) == 0 || n.Inventory.Egress != nil }},
 			{offpeak.FitPrice, func(n *offpeak.Node, _ *offpeak.Offer) bool {
 				return r.MaxPrice == nil || n.Ask.For(*r) <= *r.MaxPrice
 			}},
