@@ -367,6 +367,16 @@ func (s *Store) reportEnd(t *verb, r store.Report, l *lease, j *job) (store.Chan
 		// Nobody with the right asked for it: a node can't cancel a job.
 		e.reason, e.detail = offpeak.EndNodeError, "the node says cancelled, but nobody cancelled the job"
 	}
+	if (r.Reason == offpeak.EndGangBroken || r.Reason == offpeak.EndGangFailed) && l.Stop != r.Reason {
+		e.reason, e.detail = offpeak.EndNodeError, "the node says "+string(r.Reason)+", for which nobody asked it"
+	}
+	if e.reason == offpeak.EndGangFailed && e.detail == "" && j.gang() != "" {
+		g, err := t.groupRow("", j.gang(), "")
+		if err != nil {
+			return store.Change{}, err
+		}
+		e.detail = g.detail
+	}
 	if r.Output != "" {
 		if err := t.hasTree(l.Account, r.Output); err != nil {
 			return store.Change{}, err
@@ -473,6 +483,7 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 		l.outcome = string(data(o))
 	}
 	c.Lease = l.now()
+	c.Broken = t.gangBroken(j)
 	c.Freed = t.ends(j)
 	return c, nil
 }
