@@ -36,7 +36,9 @@ func (q *Queue) Ahead(it *Item, now time.Time) (n int) {
 // with o older ones of its own account waits for at most
 // ReserveAfter + (1 + o)·(a/n)·D, where a is how many accounts have jobs that wait,
 // n how many nodes could take it, no more than Places, and a/n is rounded up: how much
-// others queue, now or later, and at what priority, does not count.
+// others queue, now or later, and at what priority, does not count. While gangs wait n is
+// one: a gang gets its nodes when those before it have theirs, and others get none
+// meanwhile.
 func (q *Queue) Bound(it *Item, now time.Time) (time.Time, bool) {
 	q.tick(now)
 	if r := q.Reservation(it.id); r != nil {
@@ -45,9 +47,13 @@ func (q *Queue) Bound(it *Item, now time.Time) (time.Time, bool) {
 	if q.cfg.ReserveAfter <= 0 || q.cfg.Places <= 0 || it.class.lacks != nil || it.class.turns != nil {
 		return time.Time{}, false
 	}
-	places := q.could(it, q.cfg.Places)
-	if places == 0 {
+	need := max(1, it.class.size)
+	places := q.could(it, max(need, q.cfg.Places))
+	switch {
+	case places < need:
 		return time.Time{}, false
+	case q.gangs > 0:
+		places = 1
 	}
 	accounts, own := 0, 0
 	for _, a := range q.accounts {

@@ -70,6 +70,9 @@ func (q *Queue) first() (*Item, placement.Candidate, bool) {
 // best is the best node for a job; one from an open shelf fits none but those for
 // whose sake it is open.
 func (q *Queue) best(it *Item, s *shelf) (placement.Candidate, bool) {
+	if it.gang != nil {
+		return q.seat(it)
+	}
 	if s != nil && len(s.nodes) == 1 {
 		return q.fleet.Candidate(q.Placement(it), s.nodes[0])
 	}

@@ -19,6 +19,9 @@
 // that it may serve, which stand on shelves by roughly what they need. So a pass
 // costs what changed, however many wait.
 //
+// A gang is one job that needs several nodes: it is tried on all at once, and holds
+// or has reserved all of them or none.
+//
 // A Queue is not safe for concurrent use: its owner holds a lock. It is tested
 // against a sorted list, and in virtual time against a stream of small jobs that
 // would keep a large one out.
@@ -72,8 +75,17 @@ type Job struct {
 	// leases at once; "" and 0 otherwise.
 	Group  offpeak.GroupID
 	AtOnce int
+	// Gang are the members of a gang, which is one job here: each gets a node of its own,
+	// all at once. Requirements are those of each; nil of all others.
+	Gang []Member
 	// Lost counts claims in a row that lost a race.
 	Lost uint8
+}
+
+// Member is one of a gang that has not ended.
+type Member struct {
+	ID      offpeak.JobID
+	Attempt offpeak.Attempt
 }
 
 // Queue is all jobs that wait. Its owner holds a lock.
@@ -115,6 +127,8 @@ type Queue struct {
 	// blocked are classes that only nodes could take that are kept for others.
 	blocked map[*class]struct{}
 	parked  int
+	// gangs counts the classes of gangs.
+	gangs int
 }
 
 // New returns an empty queue before a fleet. effective returns requirements as
@@ -142,6 +156,7 @@ type Item struct {
 	id      offpeak.JobID
 	class   *class
 	avoid   []offpeak.NodeID
+	gang    *gang
 	since   int64 // submitted, microseconds
 	until   int64 // not before, microseconds; 0: now
 	attempt offpeak.Attempt
@@ -169,7 +184,7 @@ func (it *Item) Job() Job {
 	j := Job{
 		ID: it.id, Account: it.class.line.account.id, Attempt: it.attempt, Priority: it.class.line.priority,
 		Submitted: time.UnixMicro(it.since), Driver: k.key.driver, Requirements: k.asks, Text: k.key.text, Policy: k.key.policy, Lasts: k.key.lasts,
-		Avoid: it.avoid, Group: it.class.group, Lost: it.lost,
+		Avoid: it.avoid, Group: it.class.group, Gang: it.Gang(), Lost: it.lost,
 	}
 	if t := it.class.turns; t != nil {
 		j.AtOnce = t.most
@@ -235,6 +250,9 @@ func (q *Queue) Add(in Job, now time.Time) *Item {
 		q.Remove(in.ID)
 	}
 	it := &Item{id: in.ID, class: q.class(&in), avoid: in.Avoid, attempt: in.Attempt, since: in.Submitted.UnixMicro(), lost: in.Lost}
+	if len(in.Gang) > 0 {
+		it.gang = &gang{members: in.Gang}
+	}
 	if !in.NotBefore.IsZero() {
 		it.until = in.NotBefore.UnixMicro() + 1 // rounded up
 	}
