@@ -50,15 +50,21 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		}
 	}
 	h.standing(&j, &out)
+	gang := h.gangStands(&j)
 	seen := h.survey(ask)
 	e, nodes := &seen.Explanation, seen.nodes
 	bid := ""
-	if e.Fits == 0 && e.Could > 0 {
+	if e.Fits == 0 && e.Could > 0 && gang == nil {
 		bid = h.wouldTake(&j)
 	}
 	h.mu.Unlock()
 	h.tell(seen, &j.Spec, account, &out)
-	lack, err := h.withheld(ctx, &j, lacks, turn)
+	need, err := h.gangNeeds(ctx, &j, gang)
+	if err != nil {
+		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
+	}
+	out.Gang = gang
+	lack, err := h.withheld(ctx, &j, lacks, turn, need)
 	if err != nil {
 		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 	}
@@ -75,8 +81,11 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	}
 	out.Causes = append(out.Causes, causes...)
 	out.Filters = withheld(out.Filters, nodes, causes)
-	if len(parts) == 0 || e.Fits == 0 || pauses {
+	if len(parts) == 0 || e.Fits < need || pauses {
 		s := h.waiting(&j, e, nodes, out.Ahead)
+		if gang != nil && !pauses && nodes > 0 {
+			s = gangWaits(gang, e, nodes, out.Ahead)
+		}
 		if !pauses && len(parts) == 0 {
 			s += bid
 			if e.Could > 0 {

@@ -3,13 +3,16 @@ package hub
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"offpeak"
+	"offpeak/placement"
 	"offpeak/placement/queue"
 	"offpeak/store"
+	"offpeak/wire"
 )
 
 // gang is what the picture knows of a gang with members that are queued. They are
@@ -300,4 +303,56 @@ func (h *Hub) newLeases(n int) ([]offpeak.LeaseID, error) {
 		}
 	}
 	return out, nil
+}
+
+// gangStands is what the picture says of the gang of which a queued job is a member, nil
+// for none; mu is held. Needs is 0 where it is not whole.
+func (h *Hub) gangStands(j *offpeak.Job) *wire.Gang {
+	id, g := h.queue.gangOf(j.ID)
+	if g == nil {
+		return nil
+	}
+	out := &wire.Gang{Queued: len(g.members)}
+	if h.queue.Queue.Item(gangItem(id)) != nil {
+		out.Needs = out.Queued
+	}
+	return out
+}
+
+// gangNeeds completes it, and says how many leases a job begins with.
+func (h *Hub) gangNeeds(ctx context.Context, j *offpeak.Job, gang *wire.Gang) (int, error) {
+	if gang == nil {
+		return 1, nil
+	}
+	if gang.Needs == 0 {
+		g, err := h.env.Store.Group(ctx, j.Account, offpeak.GroupID(j.Group))
+		if err != nil {
+			return 0, err
+		}
+		for state, n := range g.Counts {
+			if !state.Terminal() {
+				gang.Needs += n
+			}
+		}
+		gang.Queued = g.Counts[offpeak.JobQueued]
+	}
+	return gang.Needs, nil
+}
+
+// gangWaits says in one sentence why a gang waits, with the next step.
+func gangWaits(g *wire.Gang, e *placement.Explanation, nodes, ahead int) string {
+	needs := fmt.Sprintf("Its gang needs %s at once, one for each member that has not ended", count(g.Needs, "node"))
+	switch {
+	case g.Queued < g.Needs:
+		return fmt.Sprintf("Its gang starts again as a whole: %d of its %d members that have not ended are queued, the others leave their nodes.", g.Queued, g.Needs)
+	case e.Fits >= g.Needs:
+		return fmt.Sprintf("%s: %d fit now and %s ahead of it: it is matched in a moment.", needs, e.Fits, count(ahead, "job"))
+	case e.Could >= g.Needs:
+		s := fmt.Sprintf("%s: %d fit now, %d could run one later.", needs, e.Fits, e.Could)
+		if ahead > 0 {
+			s += fmt.Sprintf(" %s ahead of it.", count(ahead, "job"))
+		}
+		return s + remedies(e, false)
+	}
+	return fmt.Sprintf("%s: %d fit now, and of %s only %d could ever run one as it is. Submit it with a smaller --gang, or add nodes.", needs, e.Fits, count(nodes, "node"), e.Could) + remedies(e, true)
 }
