@@ -246,9 +246,13 @@ func TestGangsOnFewNodes(t *testing.T) {
 			if len(live) != 1 || live[string(ids[0])]+live[string(ids[1])] != 2 {
 				t.Fatalf("members that hold leases: %v", live)
 			}
+			held := map[*agent][]wire.Desired{}
 			for _, a := range agents {
 				a.begins()
-				for _, d := range a.holds() {
+				held[a] = a.holds()
+			}
+			for a, list := range held {
+				for _, d := range list {
 					a.end(d, offpeak.EndCompleted)
 				}
 			}
