@@ -26,8 +26,9 @@ const (
 	maxParameters = 16
 	maxSweep      = 256 << 10
 	maxValue      = 1024
-	// MinGang and MaxGang are how many members a gang may have.
-	MinGang, MaxGang = 2, 64
+	// MinGang and MaxGang are the fewest and the most members of a gang.
+	MinGang = 2
+	MaxGang = 64
 )
 
 // idDigits are the digits of an id, 5 bits each; the last indexDigits of a member's

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -370,12 +371,12 @@ func (s *Store) reportEnd(t *verb, r store.Report, l *lease, j *job) (store.Chan
 	if (r.Reason == offpeak.EndGangBroken || r.Reason == offpeak.EndGangFailed) && l.Stop != r.Reason {
 		e.reason, e.detail = offpeak.EndNodeError, "the node says "+string(r.Reason)+", for which nobody asked it"
 	}
-	if e.reason == offpeak.EndGangFailed && e.detail == "" && j.gang() != "" {
+	if e.reason == offpeak.EndGangFailed && j.gang() != "" {
 		g, err := t.groupRow("", j.gang(), "")
 		if err != nil {
 			return store.Change{}, err
 		}
-		e.detail = g.detail
+		e.detail = strings.TrimSuffix(g.detail+"; "+e.detail, "; ")
 	}
 	if r.Output != "" {
 		if err := t.hasTree(l.Account, r.Output); err != nil {

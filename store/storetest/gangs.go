@@ -242,8 +242,7 @@ func gangsBreak(t *testing.T, g *grid) {
 	for _, node := range n {
 		g.beat(node)
 	}
-	leases, err = g.claimAll(g.gangAsks(id, 2, []int{2, 3, 4}, n[2], n[3], n[4]))
-	if err != nil {
+	if _, err = g.claimAll(g.gangAsks(id, 2, []int{2, 3, 4}, n[2], n[3], n[4])); err != nil {
 		t.Fatal(err)
 	}
 	// Offers that lapse break it as well; nobody is left to ask.
