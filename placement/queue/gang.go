@@ -32,21 +32,27 @@ func (it *Item) Seats() []placement.Candidate {
 }
 
 // seat finds nodes for all of a gang, the best there are, also among those that are
-// reserved for it. It is one look at all nodes.
+// reserved for it. Where there are enough it is one look at all nodes.
 func (q *Queue) seat(it *Item) (placement.Candidate, bool) {
-	mine := q.Reservation(it.id)
-	kept := make([]Reservation, 0, len(it.gang.members))
+	mine, c, need := q.Reservation(it.id), it.class, len(it.gang.members)
+	if mine == nil && q.changes < c.at {
+		return placement.Candidate{}, false
+	}
+	kept := make([]Reservation, 0, len(mine.all()))
 	for _, m := range mine.all() {
 		kept = append(kept, *m)
 		q.let(m)
 	}
-	if all := q.fleet.Rank(q.Placement(it)); len(all) >= len(it.gang.members) {
-		it.gang.seats = all[:len(it.gang.members):len(it.gang.members)]
+	fits := q.fleet.Fits(q.Placement(it), need)
+	if fits >= need {
+		all := q.fleet.Rank(q.Placement(it))
+		it.gang.seats = all[:need:need]
 		for _, m := range mine.all() {
 			q.Freed(m.Node) // if it is not taken after all, the next pass keeps it anew
 		}
 		return all[0], true
 	}
+	c.at = q.changes + uint64(need-fits)
 	for i, m := range mine.all() {
 		m.kept = kept[i].kept
 		q.keep(m)

@@ -41,6 +41,9 @@ type class struct {
 	turns *turns
 	// size is how many nodes at once each of its jobs needs, gangs; 0 of all others.
 	size int
+	// at is at how many of Queue.changes there may be enough nodes for a gang: each makes
+	// one more fit at most.
+	at uint64
 	// lacks says what of its account's, or of its array's, it waits for; nil while it
 	// waits for a node.
 	lacks error

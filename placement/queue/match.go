@@ -13,7 +13,10 @@ import (
 const mostNodes = 64
 
 // Freed notes that something of a node changed that may let a job go on.
-func (q *Queue) Freed(node offpeak.NodeID) { q.freed[node] = struct{}{} }
+func (q *Queue) Freed(node offpeak.NodeID) {
+	q.freed[node] = struct{}{}
+	q.changes++
+}
 
 // Gone notes that a node has left the fleet.
 func (q *Queue) Gone(node offpeak.NodeID) {

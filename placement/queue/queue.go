@@ -127,8 +127,13 @@ type Queue struct {
 	// blocked are classes that only nodes could take that are kept for others.
 	blocked map[*class]struct{}
 	parked  int
-	// gangs counts the classes of gangs.
-	gangs int
+	// gangs counts the classes of gangs. holding is one whose turn for a reservation it
+	// is, which has to wait for nodes, and until when not to look again.
+	gangs   int
+	holding *class
+	until   int64
+	// changes counts what may have let a job go on.
+	changes uint64
 }
 
 // New returns an empty queue before a fleet. effective returns requirements as

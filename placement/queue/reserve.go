@@ -101,9 +101,15 @@ func (q *Queue) reserve() {
 			return // it is to be tried first
 		}
 		it := c.items.top()
-		r, hold := q.soonest(it), false
+		if q.holding == c && q.now < q.until {
+			return
+		}
+		var r *Reservation
+		hold := false
 		if it.gang != nil {
 			r, hold = q.together(it)
+		} else {
+			r = q.soonest(it)
 		}
 		if r != nil {
 			c.pause, a.had = 0, q.now
@@ -119,6 +125,7 @@ func (q *Queue) reserve() {
 			continue
 		}
 		if hold {
+			q.holding, q.until = c, q.now+(10*time.Second).Microseconds()
 			return // nobody gets one before it: those that are taken make room
 		}
 		if need := max(1, c.size); q.could(it, need) >= need {
@@ -271,7 +278,7 @@ func (q *Queue) unreserve(r *Reservation) {
 		delete(q.reserved, m.Node)
 		q.Freed(m.Node)
 	}
-	r.account.reserved = nil
+	r.account.reserved, q.holding = nil, nil
 	q.queueUp(r.account)
 	for c := range q.blocked {
 		delete(q.blocked, c)
