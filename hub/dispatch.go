@@ -45,6 +45,7 @@ func (h *Hub) dispatch(ctx context.Context) error {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		unread := h.reloadStale(ctx)
+		unread = h.readGangs(ctx) || unread
 		if !h.leads() {
 			if h.rest(ctx, timer, time.Hour, unread) {
 				continue
@@ -52,7 +53,6 @@ func (h *Hub) dispatch(ctx context.Context) error {
 			return nil
 		}
 		h.takeHints(ctx)
-		unread = h.readGangs(ctx) || unread
 		end := h.writes.Begin()
 		batch, due := h.match(h.env.Now())
 		if len(batch) > 0 {

@@ -28,6 +28,9 @@ type gang struct {
 	lost      uint8
 }
 
+// gangsAtOnce is how many gangs are read in one query.
+const gangsAtOnce = 128
+
 // gangItem is the name under which a gang stands in the queue.
 func gangItem(id offpeak.GroupID) offpeak.JobID { return offpeak.JobID(id) }
 
@@ -206,25 +209,27 @@ func (h *Hub) readGangs(ctx context.Context) (unread bool) {
 		h.mu.Unlock()
 		return false // or the queue is being read
 	}
-	ids := slices.Collect(maps.Keys(h.queue.unread))
-	clear(h.queue.unread)
-	news := make([]int, len(ids))
-	for i, id := range ids {
+	news := make(map[offpeak.GroupID]int, len(h.queue.unread))
+	for id := range h.queue.unread {
 		if g := h.queue.gangs[id]; g != nil {
-			news[i] = g.news
+			news[id] = g.news
 		}
 	}
+	clear(h.queue.unread)
 	h.mu.Unlock()
-	for i, id := range ids {
-		list, whole, err := h.env.Store.Gang(ctx, id)
+	for ids := range slices.Chunk(slices.Collect(maps.Keys(news)), gangsAtOnce) {
+		read, err := h.env.Store.Gangs(ctx, ids)
 		h.mu.Lock()
-		switch g := h.queue.gangs[id]; {
-		case g == nil || g.news != news[i]: // it is gone, or to be read again
-		case err != nil:
-			h.queue.unread[id] = struct{}{}
-			unread = true
-		case whole && h.queue.Queue.Item(gangItem(id)) == nil:
-			h.queue.enter(id, g, list, h.env.Now())
+		for _, id := range ids {
+			g, now := h.queue.gangs[id], read[id]
+			switch {
+			case g == nil || g.news != news[id]: // it is gone, or to be read again
+			case err != nil:
+				h.queue.unread[id] = struct{}{}
+				unread = true
+			case now.Whole && h.queue.Queue.Item(gangItem(id)) == nil:
+				h.queue.enter(id, g, now.Queued, h.env.Now())
+			}
 		}
 		h.mu.Unlock()
 	}

@@ -33,9 +33,9 @@ type Groups interface {
 	// where a member failed or was cancelled all others end as gang_failed. It may be
 	// called at any time by any number of hubs. more says that it is to be called again.
 	MendGang(ctx context.Context, id offpeak.GroupID) (changes []Change, more bool, err error)
-	// Gang returns the queued members of a gang by their indexes, and whether those are
-	// all that have not ended, so that it may be claimed.
-	Gang(ctx context.Context, id offpeak.GroupID) (queued []Queued, whole bool, err error)
+	// Gangs returns gangs as they stand, all at one moment; those that are not there, or
+	// have no queued member, are left out.
+	Gangs(ctx context.Context, ids []offpeak.GroupID) (map[offpeak.GroupID]Gang, error)
 	// UnfinishedGroups lists groups that FillGroup, CancelMembers or MendGang has still to
 	// work on, the oldest first, at most limit.
 	UnfinishedGroups(ctx context.Context, limit int) ([]UnfinishedGroup, error)
@@ -87,6 +87,14 @@ type UnfinishedGroup struct {
 	// cancelled.
 	// Mend says that it is a gang of which a lease ended.
 	Fill, Cancel, Mend bool
+}
+
+// Gang is what matching needs of a gang.
+type Gang struct {
+	// Queued are its queued members, by their indexes.
+	Queued []Queued
+	// Whole says that these are all that have not ended, so that they may be claimed.
+	Whole bool
 }
 
 // GroupFilter restricts a list of groups. Zero fields restrict nothing.

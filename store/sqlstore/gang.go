@@ -283,22 +283,35 @@ func (s *Store) leave(t *verb, j *job, g *jobGroup) (c store.Change, did bool, e
 	return c, err == nil, err
 }
 
-// Gang returns the queued members of a gang.
-func (s *Store) Gang(ctx context.Context, id offpeak.GroupID) ([]store.Queued, bool, error) {
+// Gangs returns gangs as they stand.
+func (s *Store) Gangs(ctx context.Context, ids []offpeak.GroupID) (map[offpeak.GroupID]store.Gang, error) {
 	r := newQueueReader()
-	var queued []store.Queued
-	whole, open := false, 0
+	out := make(map[offpeak.GroupID]store.Gang, len(ids))
+	open := make(map[offpeak.GroupID]int, len(ids))
+	isGroup, arg := oneOf("id", ids)
+	ofGroup, _ := oneOf("j.grp", ids)
 	_, err := s.db.Glance(ctx,
-		Look{`SELECT written = members AND cancelled_at = 0 AND broken <> 'gang_failed', (SELECT count(*) FROM jobs WHERE ` + openMember + ` AND jobs.grp = job_groups.id) FROM job_groups WHERE id = $1`, []any{string(id)}, func(rows Rows) error {
-			return rows.Scan(&whole, &open)
-		}},
-		Look{selectQueued + ` AND j.grp = $1 ORDER BY j.idx`, []any{string(id)}, func(rows Rows) error {
+		Look{selectQueued + ` AND g.gang > 0 AND ` + ofGroup + ` ORDER BY j.grp, j.idx`, []any{arg}, func(rows Rows) error {
 			q, err := r.scan(rows)
-			queued = append(queued, q)
+			g := out[q.Gang]
+			g.Queued = append(g.Queued, q)
+			out[q.Gang] = g
+			return err
+		}},
+		Look{`SELECT id, (SELECT count(*) FROM jobs WHERE ` + openMember + ` AND jobs.grp = job_groups.id) FROM job_groups
+			WHERE gang > 0 AND written = members AND cancelled_at = 0 AND broken <> 'gang_failed' AND ` + isGroup, []any{arg}, func(rows Rows) error {
+			var id offpeak.GroupID
+			var n int
+			err := rows.Scan(&id, &n)
+			open[id] = n
 			return err
 		}})
 	if err != nil {
-		return nil, false, fmt.Errorf("read gang %s: %w", id, err)
+		return nil, fmt.Errorf("read gangs: %w", err)
 	}
-	return queued, whole && open == len(queued) && open > 0, nil
+	for id, g := range out {
+		g.Whole = open[id] == len(g.Queued)
+		out[id] = g
+	}
+	return out, nil
 }

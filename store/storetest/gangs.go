@@ -78,18 +78,18 @@ func (g *grid) unmended(id offpeak.GroupID) bool {
 // whole says whether a gang may be claimed, and who of it is queued.
 func (g *grid) whole(id offpeak.GroupID) (queued []int, whole bool) {
 	g.Helper()
-	list, whole, err := g.Gang(context.Background(), id)
+	list, err := g.Gangs(context.Background(), []offpeak.GroupID{id, "group_none"})
 	if err != nil {
-		g.Fatalf("Gang: %v", err)
+		g.Fatalf("Gangs: %v", err)
 	}
-	for _, q := range list {
+	for _, q := range list[id].Queued {
 		_, index, _ := q.Job.Member()
 		queued = append(queued, index)
 		if q.Gang != id || q.Group != "" {
-			g.Errorf("Gang lists %+v", q)
+			g.Errorf("Gangs lists %+v", q)
 		}
 	}
-	return queued, whole
+	return queued, list[id].Whole
 }
 
 // A gang is claimed all or none, whatever keeps one of it back.
@@ -364,13 +364,13 @@ func gangsRace(t *testing.T, g *grid) {
 		wg.Go(func() {
 			for round := range 8 {
 				id := ids[(w+round)%len(ids)]
-				queued, whole, err := g.Gang(ctx, id)
+				list, err := g.Gangs(ctx, ids)
 				if err != nil {
-					t.Errorf("Gang: %v", err)
+					t.Errorf("Gangs: %v", err)
 				}
-				if whole {
+				if list[id].Whole {
 					var claims []store.Claim
-					for i, q := range queued {
+					for i, q := range list[id].Queued {
 						c := g.ask(q.Job, q.Attempt+1, nodes[(i+w)%len(nodes)])
 						c.Gang = id
 						claims = append(claims, c)
