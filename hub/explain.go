@@ -50,17 +50,23 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 			turn = in.AtOnce
 		}
 	}
+	gang := h.gangStands(&j)
 	fleet := h.fleet.Snapshot()
 	h.mu.Unlock()
 	seen := newSurvey(ask, fleet)
 	e, nodes := &seen.Explanation, fleet.Len()
 	h.standing(&j, e.Idle, &out)
 	bid := ""
-	if e.Fits == 0 && e.Could > 0 {
+	if e.Fits == 0 && e.Could > 0 && gang == nil {
 		bid = h.wouldTake(&j, fleet)
 	}
 	h.tell(seen, &j.Spec, account, &out)
-	lack, err := h.withheld(ctx, &j, fleet, lacks, turn)
+	need, err := h.gangNeeds(ctx, &j, gang)
+	if err != nil {
+		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
+	}
+	out.Gang = gang
+	lack, err := h.withheld(ctx, &j, fleet, lacks, turn, need)
 	if err != nil {
 		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 	}
@@ -77,8 +83,11 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	}
 	out.Causes = append(out.Causes, causes...)
 	out.Filters = withheld(out.Filters, nodes, causes)
-	if len(parts) == 0 || e.Fits == 0 || pauses {
+	if len(parts) == 0 || e.Fits < need || pauses {
 		s := h.waiting(&j, e, nodes, out.Ahead)
+		if gang != nil && !pauses && nodes > 0 {
+			s = gangWaits(gang, e, nodes, out.Ahead)
+		}
 		if !pauses && len(parts) == 0 {
 			s += bid
 			if e.Could > 0 {

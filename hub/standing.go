@@ -29,7 +29,9 @@ func (h *Hub) standing(j *offpeak.Job, could int, out *wire.Explanation) {
 		out.Share = &wire.Share{CoreHours: s.Hours, Part: s.Part, Cores: s.Cores}
 	}
 	if r := h.queue.Reservation(j.ID); r != nil {
-		out.Reserved = &wire.Reservation{Node: r.Node, At: r.At}
+		if out.Reserved = (&wire.Reservation{Node: r.Node, At: r.At}); it.Gang() != nil {
+			out.Reserved.Nodes = r.Nodes()
+		}
 	}
 	if by, bounded := h.queue.Bound(it, now, could); bounded {
 		out.StartsBy = &by
@@ -43,6 +45,8 @@ func order(out *wire.Explanation) string {
 		fmt.Fprintf(&b, " Its account had %.0f %% of what was used lately.", 100*s.Part)
 	}
 	switch {
+	case out.Reserved != nil && out.Reserved.Nodes > 0:
+		fmt.Fprintf(&b, " %d nodes are kept for it, and are free for it by %s UTC.", out.Reserved.Nodes, out.Reserved.At.UTC().Format(time.DateTime))
 	case out.Reserved != nil:
 		fmt.Fprintf(&b, " %s is kept for it, and is free for it by %s UTC.", out.Reserved.Node, out.Reserved.At.UTC().Format(time.DateTime))
 	case out.StartsBy != nil:
@@ -60,8 +64,9 @@ type lacking struct {
 }
 
 // withheld lists what of its account's, its array's or its own a job waits for beside
-// a node of the fleet; turn is the limit of its array, where that keeps it.
-func (h *Hub) withheld(ctx context.Context, j *offpeak.Job, fleet *placement.Snapshot, lacks error, turn int) (out []lacking, err error) {
+// a node of the fleet; turn is the limit of its array, where that keeps it, need how many
+// leases it begins with.
+func (h *Hub) withheld(ctx context.Context, j *offpeak.Job, fleet *placement.Snapshot, lacks error, turn, need int) (out []lacking, err error) {
 	a, err := h.env.Store.Account(ctx, j.Account)
 	if err != nil {
 		return nil, err
@@ -78,11 +83,11 @@ func (h *Hub) withheld(ctx context.Context, j *offpeak.Job, fleet *placement.Sna
 		if err != nil {
 			return nil, err
 		}
-		if live := counts[offpeak.JobLeased] + counts[offpeak.JobRunning] + counts[offpeak.JobCancelling]; live >= most {
+		if live := counts[offpeak.JobLeased] + counts[offpeak.JobRunning] + counts[offpeak.JobCancelling]; live+need > most {
 			add(quota, "running_jobs", "Its account has as many running jobs as its quota allows, %d of %d: it goes on when one ends, or when an admin raises the quota (`offpeak account quota --running`).", live, most)
 		}
 	}
-	if most, want := a.Quota.GPUs, len(j.Spec.Requirements.GPUs); most > 0 && want > 0 {
+	if most, want := a.Quota.GPUs, need*len(j.Spec.Requirements.GPUs); most > 0 && want > 0 {
 		h.mu.Lock()
 		have := h.queue.GPUs(j.Account)
 		h.mu.Unlock()

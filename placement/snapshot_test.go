@@ -60,7 +60,7 @@ func TestCountsAreBruteForce(t *testing.T) {
 		want, could, idle := make(map[offpeak.FitCode]int), 0, 0
 		reasons := make(map[offpeak.NodeID]offpeak.Reason)
 		for o := range s.Offers {
-			why := j.Requirements.Fit(j.Account, j.Driver, *o)
+			why := j.Fit(o)
 			reasons[o.Node] = why
 			if want[why.Code]++; !why.Lasting() {
 				could++

@@ -315,6 +315,8 @@ type Explanation struct {
 	Ahead int `json:"ahead"`
 	// Withheld is what the job waits for beside a node.
 	Withheld []Withheld `json:"withheld,omitempty" doc:"what of its account's, or its own, it waits for beside a node"`
+	// Gang is set of a member of a gang.
+	Gang *Gang `json:"gang,omitempty" doc:"of a member of a gang: how many nodes it needs at once, of which fits counts those that there are"`
 	// Share is what its account used and holds; absent where use does not count.
 	Share *Share `json:"share,omitempty" doc:"what its account used lately and holds, which the order of the queue follows"`
 	// Reserved is the node that is kept for the job.
@@ -343,6 +345,14 @@ type Share struct {
 type Reservation struct {
 	Node offpeak.NodeID `json:"node"`
 	At   time.Time      `json:"at" doc:"when what runs there has reached its time limits"`
+	// Nodes counts those that are kept for a gang, of which Node is one.
+	Nodes int `json:"nodes,omitempty" doc:"how many nodes are kept for a gang, of which this is one"`
+}
+
+// Gang is what a gang that waits needs.
+type Gang struct {
+	Needs  int `json:"needs" doc:"nodes that it needs at once: one for each member that has not ended"`
+	Queued int `json:"queued" doc:"members that are queued: it starts when all that have not ended are"`
 }
 
 // Cause counts nodes by the first filter they failed.
