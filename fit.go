@@ -153,7 +153,7 @@ func (r Requirements) Fit(account AccountID, driver string, o Offer) Reason {
 // Fits is Fit for those who ask about many offers and need no words: it says
 // whether the Reason would be OK, and allocates nothing where all GPUs asked
 // for are alike.
-func (r Requirements) Fits(account AccountID, driver string, o *Offer) bool {
+func (r *Requirements) Fits(account AccountID, driver string, o *Offer) bool {
 	return r.refused(account, driver, o) == FitOK
 }
 

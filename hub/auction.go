@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -198,14 +199,31 @@ func (h *Hub) covered(ctx context.Context, w *winner) (*ledger.FundsError, error
 	return nil, nil
 }
 
-// wouldTake says what bid would take over a node for a queued job that finds none; mu
-// is held.
-func (h *Hub) wouldTake(j *offpeak.Job) string {
+// auctionNodes is how many nodes are looked at for a bid at a time, with mu held.
+const auctionNodes = 256
+
+// wouldTake says what bid would take over a node of the fleet for a queued job that
+// finds none: each node with what it is leased for when its turn comes.
+func (h *Hub) wouldTake(j *offpeak.Job, fleet *placement.Snapshot) string {
 	r := j.Spec.Requirements
 	b := market.Bid{Account: j.Account, NonInterruptible: r.NonInterruptible}
 	r.MaxPrice = nil
 	a := h.trade.Auction()
-	need, found := a.Needed(b, h.holdings(j.Account, j.Spec.Task.Driver, &r))
+	var ids []offpeak.NodeID
+	for o := range fleet.Offers {
+		if idle := idle(o); o.Ready && r.Fits(j.Account, j.Spec.Task.Driver, &idle) {
+			ids = append(ids, o.Node)
+		}
+	}
+	need, found := offpeak.Price(0), false
+	for some := range slices.Chunk(ids, auctionNodes) {
+		h.mu.Lock()
+		least, any := a.Needed(b, h.holdings(h.fleet.OffersOf(some), j.Account, j.Spec.Task.Driver, &r))
+		h.mu.Unlock()
+		if any && (!found || least < need) {
+			need, found = least, true
+		}
+	}
 	switch most := j.Spec.Requirements.MaxPrice; {
 	case !found:
 		return ""
@@ -233,7 +251,7 @@ func (h *Hub) displacements(now time.Time) (won []winner) {
 		}
 		asks := it.Job().Requirements
 		b := market.Bid{Account: j.Account, Price: asks.MaxPrice, NonInterruptible: asks.NonInterruptible}
-		d, code := h.trade.Auction().Decide(b, h.holdings(j.Account, j.Driver, j.Requirements), now)
+		d, code := h.trade.Auction().Decide(b, h.holdings(h.fleet.Offers(), j.Account, j.Driver, j.Requirements), now)
 		if code != market.BidOK {
 			continue
 		}
@@ -253,16 +271,22 @@ func (h *Hub) winning(job offpeak.JobID) bool {
 	return false
 }
 
-// holdings are the leases whose end would make room for a job; mu is held.
-func (h *Hub) holdings(account offpeak.AccountID, driver string, fits *offpeak.Requirements) []market.Holding {
+// idle is an offer as it would be without leases.
+func idle(o *offpeak.Offer) offpeak.Offer {
+	out := *o
+	out.Free, out.FreeDevices = o.Capacity, o.Devices
+	return out
+}
+
+// holdings are the leases on some nodes whose end would make room for a job; mu is
+// held.
+func (h *Hub) holdings(nodes iter.Seq2[*offpeak.Offer, iter.Seq2[offpeak.LeaseID, offpeak.Resources]], account offpeak.AccountID, driver string, fits *offpeak.Requirements) []market.Holding {
 	var out []market.Holding
-	for o, held := range h.fleet.Offers() {
+	for o, held := range nodes {
 		if !o.Ready {
 			continue
 		}
-		idle := *o
-		idle.Free, idle.FreeDevices = o.Capacity, o.Devices
-		if !fits.Fits(account, driver, &idle) {
+		if idle := idle(o); !fits.Fits(account, driver, &idle) {
 			continue
 		}
 		for lease, r := range held {

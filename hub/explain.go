@@ -49,16 +49,17 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 			turn = in.AtOnce
 		}
 	}
-	h.standing(&j, &out)
-	seen := h.survey(ask)
-	e, nodes := &seen.Explanation, seen.nodes
+	fleet := h.fleet.Snapshot()
+	h.mu.Unlock()
+	seen := newSurvey(ask, fleet)
+	e, nodes := &seen.Explanation, fleet.Len()
+	h.standing(&j, e.Idle, &out)
 	bid := ""
 	if e.Fits == 0 && e.Could > 0 {
-		bid = h.wouldTake(&j)
+		bid = h.wouldTake(&j, fleet)
 	}
-	h.mu.Unlock()
 	h.tell(seen, &j.Spec, account, &out)
-	lack, err := h.withheld(ctx, &j, lacks, turn)
+	lack, err := h.withheld(ctx, &j, fleet, lacks, turn)
 	if err != nil {
 		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 	}

@@ -43,12 +43,13 @@ func (h *Hub) Foretell(ctx context.Context, account offpeak.AccountID, spec offp
 	}
 	asks := h.trade.Effective(spec.Requirements)
 	h.mu.Lock()
-	s := h.survey(placement.Job{Account: account, Attempt: 1, Driver: spec.Task.Driver, Requirements: &asks, Policy: h.queue.Policy()})
+	policy, fleet := h.queue.Policy(), h.fleet.Snapshot()
+	h.mu.Unlock()
+	s := newSurvey(placement.Job{Account: account, Attempt: 1, Driver: spec.Task.Driver, Requirements: &asks, Policy: policy}, fleet)
 	bid := ""
 	if s.Fits == 0 && s.Could > 0 {
-		bid = h.wouldTake(&offpeak.Job{Account: account, Spec: spec})
+		bid = h.wouldTake(&offpeak.Job{Account: account, Spec: spec}, fleet)
 	}
-	h.mu.Unlock()
 	h.tell(s, &spec, account, &out)
 	lacks, err := h.lacking(ctx, account, &spec, out.Nodes)
 	if err != nil {
@@ -60,10 +61,10 @@ func (h *Hub) Foretell(ctx context.Context, account offpeak.AccountID, spec offp
 		out.Causes = append(out.Causes, l)
 		says = append(says, fmt.Sprintf("It would wait: %s. %s", l.Example, remedy(l.Example)))
 	}
-	out.Filters = withheld(out.Filters, s.nodes, lacks)
+	out.Filters = withheld(out.Filters, fleet.Len(), lacks)
 	switch {
 	case s.Fits == 0:
-		says = append(says, h.waiting(&offpeak.Job{Account: account, Spec: spec}, &s.Explanation, s.nodes, 0)+bid)
+		says = append(says, h.waiting(&offpeak.Job{Account: account, Spec: spec}, &s.Explanation, fleet.Len(), 0)+bid)
 	case len(lacks) == 0:
 		first := &out.Nodes[0]
 		name := first.Name

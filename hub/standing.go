@@ -9,13 +9,16 @@ import (
 
 	"offpeak"
 	"offpeak/ledger"
+	"offpeak/placement"
 	"offpeak/placement/queue"
 	"offpeak/wire"
 )
 
 // standing is where a queued job stands in the order, as far as the picture tells;
-// mu is held.
-func (h *Hub) standing(j *offpeak.Job, out *wire.Explanation) {
+// so many nodes that take work would fit it if they were idle.
+func (h *Hub) standing(j *offpeak.Job, could int, out *wire.Explanation) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	it := h.queue.Item(j.ID)
 	if it == nil {
 		return
@@ -28,7 +31,7 @@ func (h *Hub) standing(j *offpeak.Job, out *wire.Explanation) {
 	if r := h.queue.Reservation(j.ID); r != nil {
 		out.Reserved = &wire.Reservation{Node: r.Node, At: r.At}
 	}
-	if by, bounded := h.queue.Bound(it, now); bounded {
+	if by, bounded := h.queue.Bound(it, now, could); bounded {
 		out.StartsBy = &by
 	}
 }
@@ -57,8 +60,8 @@ type lacking struct {
 }
 
 // withheld lists what of its account's, its array's or its own a job waits for beside
-// a node; turn is the limit of its array, where that keeps it.
-func (h *Hub) withheld(ctx context.Context, j *offpeak.Job, lacks error, turn int) (out []lacking, err error) {
+// a node of the fleet; turn is the limit of its array, where that keeps it.
+func (h *Hub) withheld(ctx context.Context, j *offpeak.Job, fleet *placement.Snapshot, lacks error, turn int) (out []lacking, err error) {
 	a, err := h.env.Store.Account(ctx, j.Account)
 	if err != nil {
 		return nil, err
@@ -92,7 +95,7 @@ func (h *Hub) withheld(ctx context.Context, j *offpeak.Job, lacks error, turn in
 	}
 	short, _ := errors.AsType[*ledger.FundsError](lacks)
 	if short == nil && !errors.Is(lacks, offpeak.ErrFunds) {
-		if short, err = h.short(ctx, j); err != nil {
+		if short, err = h.short(ctx, j, fleet); err != nil {
 			return nil, err
 		}
 		if short == nil {
@@ -114,16 +117,14 @@ func (h *Hub) withheld(ctx context.Context, j *offpeak.Job, lacks error, turn in
 }
 
 // short says what a job lacks to begin at the least price that anybody asks.
-func (h *Hub) short(ctx context.Context, j *offpeak.Job) (*ledger.FundsError, error) {
+func (h *Hub) short(ctx context.Context, j *offpeak.Job, fleet *placement.Snapshot) (*ledger.FundsError, error) {
 	asks := h.trade.Effective(j.Spec.Requirements)
 	least, any := offpeak.MaxPrice, false
-	h.mu.Lock()
-	for o := range h.fleet.Offers() {
+	for o := range fleet.Offers {
 		if price := o.Ask.For(asks); !any || price < least {
 			least, any = price, true
 		}
 	}
-	h.mu.Unlock()
 	if !any || least == 0 || j.Spec.Requirements.MaxPrice != nil && least > *j.Spec.Requirements.MaxPrice {
 		return nil, nil
 	}

@@ -11,37 +11,23 @@ import (
 	"offpeak/wire"
 )
 
-// survey is what the picture says of a job that waits, or would: taken while mu is
-// held, told without.
+// survey is what a snapshot of the fleet says of a job that waits, or would. The
+// snapshot is taken while mu is held, looked at without: that takes long.
 type survey struct {
 	placement.Explanation
-	job placement.Job
-	// nodes is how many there are; offers are those of the nodes that are named.
-	nodes  int
-	offers map[offpeak.NodeID]offpeak.Offer
-	// sights are looked at for the nearest changes, where no node fits.
-	sights   []placement.Sight
-	baseline int
+	job   placement.Job
+	fleet *placement.Snapshot
 }
 
-// survey looks for a job; mu is held.
-func (h *Hub) survey(job placement.Job) *survey {
-	s := &survey{Explanation: h.fleet.Explain(job, explainNodes), job: job, nodes: h.fleet.Len(), baseline: h.fleet.Weights().Baseline}
-	s.offers = make(map[offpeak.NodeID]offpeak.Offer, len(s.Nodes))
-	for _, v := range s.Nodes {
-		s.offers[v.Node], _ = h.fleet.Offer(v.Node)
-	}
-	if s.Fits == 0 {
-		s.sights = h.fleet.Sights(placement.MaxSights)
-	}
-	return s
+func newSurvey(job placement.Job, fleet *placement.Snapshot) *survey {
+	return &survey{Explanation: fleet.Explain(job, explainNodes), job: job, fleet: fleet}
 }
 
 // tell puts a survey into an explanation for somebody of an account, "" for an admin.
 func (h *Hub) tell(s *survey, spec *offpeak.Spec, account offpeak.AccountID, out *wire.Explanation) {
 	out.Fits, out.Could = s.Fits, s.Could
 	if s.Asleep {
-		out.Asleep = s.baseline
+		out.Asleep = s.fleet.Weights().Baseline
 	}
 	if s.Fits == 0 {
 		h.foresee(s, spec, out)
@@ -53,18 +39,18 @@ func (h *Hub) tell(s *survey, spec *offpeak.Spec, account offpeak.AccountID, out
 		out.Causes = append(out.Causes, wire.Cause{Code: c.Code, Nodes: c.Nodes, All: c.All, Example: c.Nearest})
 	}
 	for _, v := range s.Nodes {
-		o := s.offers[v.Node]
+		o := v.Offer
 		n := wire.NodeVerdict{Node: v.Node, Name: v.Name, Fits: v.Reason.OK(), Reason: v.Reason, Score: v.Score, Parts: v.Parts, Shares: v.Shares}
 		if account != "" && v.Account != account {
 			n.Name = "" // what other owners call their machines is theirs
 		}
 		if n.Fits {
 			price := h.trade.Charged(o.Ask.For(*s.job.Requirements), &spec.Requirements)
-			n.Price, n.Note = &price, s.job.Requirements.Tolerated(&o)
+			n.Price, n.Note = &price, s.job.Requirements.Tolerated(o)
 			if slices.Contains(s.job.Avoid, v.Node) {
 				n.Note = remedy(offpeak.Reason{Code: offpeak.FitFence})
 			}
-		} else if all := placement.Reasons(s.job, o); len(all) > 1 {
+		} else if all := placement.Reasons(s.job, *o); len(all) > 1 {
 			n.Also = all[1:]
 		}
 		out.Nodes = append(out.Nodes, n)
@@ -99,8 +85,8 @@ func why(w *placement.Won, nodes []wire.NodeVerdict) string {
 
 // foresee finds all causes and the nearest changes.
 func (h *Hub) foresee(s *survey, spec *offpeak.Spec, out *wire.Explanation) {
-	look := placement.Nearest(s.job, s.sights)
-	if look.Seen < s.nodes {
+	look := s.fleet.Nearest(s.job)
+	if look.Seen < s.fleet.Len() {
 		out.Seen = look.Seen
 	}
 	for _, c := range look.Causes {

@@ -3,6 +3,7 @@ package placement
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"offpeak"
 )
@@ -18,6 +19,8 @@ type Verdict struct {
 	// Parts are the parts of the score by name, where the job fits; Shares are what
 	// each adds to it by its weight.
 	Parts, Shares map[string]float64
+	// Offer is the node's when it was looked at. Nobody may change it.
+	Offer *offpeak.Offer
 }
 
 // Cause counts the nodes that failed one filter first.
@@ -32,8 +35,9 @@ type Cause struct {
 
 // Explanation says where a job fits and why it does not elsewhere.
 type Explanation struct {
-	// Fits counts the nodes that fit now; Could those that would fit idle.
-	Fits, Could int
+	// Fits counts the nodes that fit now; Could those that would fit idle, Idle those
+	// of them that take work now.
+	Fits, Could, Idle int
 	// Causes stand in the order of the filters that failed, the most nodes first.
 	Causes []Cause
 	// Nodes are those that fit, the best first, then the others by how near
@@ -49,77 +53,160 @@ type Explanation struct {
 }
 
 // Explain says why the job fits where it fits and why not elsewhere.
-func (f *Fleet) Explain(job Job, limit int) Explanation {
-	var out Explanation
-	a := f.newAsk(job)
-	var fits []found
-	causes := make(map[offpeak.FitCode]*Cause)
-	near := make(map[offpeak.FitCode]float64)
-	type seen struct {
-		Verdict
+func (f *Fleet) Explain(job Job, limit int) Explanation { return f.Snapshot().Explain(job, limit) }
+
+// Explain says why the job fits where it fits and why not elsewhere, by the code of
+// the first filter that each node fails. Words are made for the nodes that it names.
+func (s *Snapshot) Explain(job Job, limit int) Explanation {
+	type place struct {
+		*sight
 		key
-		gap float64
 	}
-	all := make([]seen, 0, len(f.nodes))
-	for _, n := range f.nodes {
-		s := seen{Verdict: Verdict{Node: n.offer.Node, Account: n.offer.Account, Name: n.name}}
-		s.Reason = job.Requirements.Fit(job.Account, job.Driver, n.offer)
-		if !s.Reason.Lasting() {
+	type short struct {
+		*sight
+		code    offpeak.FitCode
+		lasting bool
+		gap     float64
+	}
+	type cause struct {
+		Cause
+		short
+	}
+	var out Explanation
+	a := s.picture.newAsk(job)
+	closer := closer{job: &job, known: make(map[alike]offpeak.FitCode)}
+	causes := make(map[offpeak.FitCode]*cause)
+	others := foremost[short]{most: limit, compare: func(x, y short) int {
+		return cmp.Or(boolCompare(x.lasting, y.lasting), cmp.Compare(x.gap, y.gap), cmp.Compare(x.offer.Node, y.offer.Node))
+	}}
+	var fits []*sight
+	var lowest offpeak.Price
+	for _, n := range s.nodes {
+		code := closer.refused(&n.offer)
+		if code == offpeak.FitOK {
+			price := a.price(&node{sight: n})
+			if len(fits) == 0 || price < lowest {
+				lowest = price
+			}
+			fits = append(fits, n)
+			continue
+		}
+		why := short{sight: n, code: code, lasting: offpeak.Reason{Code: code}.Lasting(), gap: a.gap(&n.offer, code)}
+		if !why.lasting {
 			out.Could++
-		}
-		if s.Reason.OK() {
-			out.Fits++
-			fits = append(fits, found{node: n})
-		} else {
-			s.gap = a.gap(n, s.Reason)
-			c := causes[s.Reason.Code]
-			if c == nil {
-				c = &Cause{Code: s.Reason.Code, Nearest: s.Reason}
-				causes[c.Code], near[c.Code] = c, s.gap
-			}
-			c.Nodes++
-			if s.gap < near[c.Code] {
-				c.Nearest, near[c.Code] = s.Reason, s.gap
+			if n.offer.Ready {
+				out.Idle++
 			}
 		}
-		all = append(all, s)
-	}
-	f.order(&a, fits)
-	sheets := make(map[offpeak.NodeID]*found, len(fits))
-	for i := range fits {
-		sheets[fits[i].key.node] = &fits[i]
-	}
-	for i := range all {
-		if s := &all[i]; s.Reason.OK() {
-			s.key = sheets[s.Node].key
-			s.Score = s.score
-			s.Parts = f.sheet(&a, sheets[s.Node].node)
-			s.Shares = a.shares(s.Parts)
+		c := causes[code]
+		if c == nil {
+			c = &cause{Cause{Code: code}, why}
+			causes[code] = c
 		}
-	}
-	slices.SortFunc(all, func(x, y seen) int {
-		if x.Reason.OK() && y.Reason.OK() {
-			return x.compare(&y.key)
+		if c.Nodes++; why.gap < c.gap {
+			c.short = why
 		}
-		return cmp.Or(
-			-boolCompare(x.Reason.OK(), y.Reason.OK()),
-			boolCompare(x.Reason.Lasting(), y.Reason.Lasting()),
-			cmp.Compare(x.gap, y.gap),
-			cmp.Compare(x.Node, y.Node),
-		)
-	})
-	for _, s := range all[:min(limit, len(all))] {
-		out.Nodes = append(out.Nodes, s.Verdict)
+		others.add(why)
+	}
+	out.Fits, out.Could, out.Idle = len(fits), out.Could+len(fits), out.Idle+len(fits)
+	// The second says why the first won.
+	best := foremost[place]{most: max(limit, 2), compare: func(x, y place) int { return x.key.compare(&y.key) }}
+	fenced := 0
+	a.settle(len(fits), lowest)
+	for _, n := range fits {
+		vram, _ := s.picture.devices.served(&a, n.set)
+		p := place{n, a.key(&node{sight: n}, vram)}
+		if p.avoided > 0 {
+			fenced++
+		}
+		best.add(p)
+	}
+	first := make([]found, len(best.list))
+	for i, p := range best.list {
+		first[i] = found{&node{sight: p.sight}, p.key}
+	}
+	if len(first) > 0 && first[0].key.avoided > 0 {
+		fenced = 0
+	}
+	for i := range first[:min(limit, len(first))] {
+		v := verdict(first[i].node.sight)
+		v.Score = first[i].key.score
+		v.Parts = s.picture.sheet(&a, first[i].node)
+		v.Shares = a.shares(v.Parts)
+		out.Nodes = append(out.Nodes, v)
+	}
+	for _, o := range others.list[:min(limit-len(out.Nodes), len(others.list))] {
+		v := verdict(o.sight)
+		v.Reason = job.Requirements.Fit(job.Account, job.Driver, o.offer)
+		out.Nodes = append(out.Nodes, v)
 	}
 	for _, c := range causes {
-		out.Causes = append(out.Causes, *c)
+		c.Cause.Nearest = job.Requirements.Fit(job.Account, job.Driver, c.offer)
+		out.Causes = append(out.Causes, c.Cause)
 	}
 	slices.SortFunc(out.Causes, func(x, y Cause) int {
 		return cmp.Or(cmp.Compare(y.Nodes, x.Nodes), cmp.Compare(x.Code, y.Code))
 	})
-	out.Asleep = out.Fits < f.weights.Baseline
-	out.Filters, out.Won = survivors(len(f.nodes), out.Causes, fenced(fits)), f.won(&a, fits)
+	out.Asleep = out.Fits < s.picture.weights.Baseline
+	out.Filters, out.Won = survivors(len(s.nodes), out.Causes, fenced), s.picture.won(&a, first)
 	return out
+}
+
+func verdict(n *sight) Verdict {
+	return Verdict{Node: n.offer.Node, Account: n.offer.Account, Name: n.name, Offer: &n.offer}
+}
+
+// foremost keeps the first of what it is given, so many, in order.
+type foremost[T any] struct {
+	most    int
+	compare func(x, y T) int
+	list    []T
+}
+
+func (f *foremost[T]) add(x T) {
+	if n := len(f.list); n >= f.most {
+		if n == 0 || f.compare(x, f.list[n-1]) >= 0 {
+			return
+		}
+		f.list = f.list[:n-1]
+	}
+	at := sort.Search(len(f.list), func(i int) bool { return f.compare(x, f.list[i]) < 0 })
+	f.list = slices.Insert(f.list, at, x)
+}
+
+// closer asks which filter refuses an offer, without words. What the devices of a
+// node lack takes a closer look: one for all nodes that have the same.
+type closer struct {
+	job   *Job
+	known map[alike]offpeak.FitCode
+}
+
+// alike are so many devices of a kind.
+type alike struct {
+	kind  offpeak.Device
+	count int
+}
+
+func (c *closer) refused(o *offpeak.Offer) offpeak.FitCode {
+	j := c.job
+	code := j.Requirements.Refused(j.Account, j.Driver, o)
+	if code != offpeak.FitGPU {
+		return code
+	}
+	var k alike
+	for i := range o.Devices {
+		kind := nameless(o.Devices[i])
+		if i > 0 && kind != k.kind {
+			return j.Requirements.Fit(j.Account, j.Driver, *o).Code
+		}
+		k = alike{kind, i + 1}
+	}
+	code, known := c.known[k]
+	if !known {
+		code = j.Requirements.Fit(j.Account, j.Driver, *o).Code
+		c.known[k] = code
+	}
+	return code
 }
 
 // sheet is the parts of a node's score by name.
@@ -138,9 +225,9 @@ func (f *Fleet) sheet(a *ask, n *node) map[string]float64 {
 }
 
 // gap says how far a node is from serving, as the share of what it lacks.
-func (a *ask) gap(n *node, why offpeak.Reason) float64 {
-	r, o := a.Requirements, &n.offer
-	switch why.Code {
+func (a *ask) gap(o *offpeak.Offer, code offpeak.FitCode) float64 {
+	r := a.Requirements
+	switch code {
 	case offpeak.FitCPU:
 		return 1 - ratio(o.Capacity.CPU, r.CPU)
 	case offpeak.FitMemory:

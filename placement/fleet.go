@@ -40,24 +40,23 @@ type Fleet struct {
 	changes uint64
 	// changed are nodes whose offers changed since TakeChanged.
 	changed map[offpeak.NodeID]struct{}
+	// snapshots counts those that were taken.
+	snapshots uint64
 }
 
 // node is one node of the picture with what pruning and scoring read often.
 type node struct {
-	offer offpeak.Offer
-	name  string
+	// sight may be a snapshot's too: own makes it safe to change. owned is how many
+	// snapshots had been taken when it was made.
+	*sight
+	owned uint64
 	index int
 	// version grows with every change, so that a reader of the store can tell
 	// that the picture moved while it read.
 	version uint64
-	hash    uint64
 	holds   map[offpeak.LeaseID]hold
-	// set are the free devices, nil where none is free.
-	set *deviceSet
 	// sign sketches what does not change with the leases.
 	sign signature
-	// metrics is nil where none is known.
-	metrics *Metrics
 	// blocks are where the views have the node; nil where they do not.
 	blocks [orders]*block
 
@@ -126,11 +125,31 @@ func (f *Fleet) Offer(id offpeak.NodeID) (offpeak.Offer, bool) {
 	return offpeak.Offer{}, false
 }
 
+// Peek is Offer without a copy, nil for a node that is not in the picture. It is as the
+// node is until the fleet changes; nobody may change it.
+func (f *Fleet) Peek(id offpeak.NodeID) *offpeak.Offer {
+	if n := f.byID[id]; n != nil {
+		return &n.offer
+	}
+	return nil
+}
+
 // Offers yields all offers, with what each lease holds there.
 func (f *Fleet) Offers() iter.Seq2[*offpeak.Offer, iter.Seq2[offpeak.LeaseID, offpeak.Resources]] {
 	return func(yield func(*offpeak.Offer, iter.Seq2[offpeak.LeaseID, offpeak.Resources]) bool) {
 		for _, n := range f.nodes {
 			if !yield(&n.offer, n.held) {
+				return
+			}
+		}
+	}
+}
+
+// OffersOf is Offers of some nodes; those that are gone are left out.
+func (f *Fleet) OffersOf(ids []offpeak.NodeID) iter.Seq2[*offpeak.Offer, iter.Seq2[offpeak.LeaseID, offpeak.Resources]] {
+	return func(yield func(*offpeak.Offer, iter.Seq2[offpeak.LeaseID, offpeak.Resources]) bool) {
+		for _, id := range ids {
+			if n := f.byID[id]; n != nil && !yield(&n.offer, n.held) {
 				return
 			}
 		}
@@ -167,7 +186,8 @@ func (f *Fleet) Leases(id offpeak.NodeID) iter.Seq[offpeak.LeaseID] {
 func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 	n := f.byID[in.ID]
 	if n == nil {
-		n = &node{index: len(f.nodes), hash: mix(hashText(hashStart, string(in.ID))), holds: make(map[offpeak.LeaseID]hold)}
+		n = &node{index: len(f.nodes), owned: f.snapshots, holds: make(map[offpeak.LeaseID]hold)}
+		n.sight = &sight{hash: mix(hashText(hashStart, string(in.ID)))}
 		f.nodes = append(f.nodes, n)
 		f.byID[in.ID] = n
 	}
@@ -180,6 +200,7 @@ func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 		n.holds[h.Lease] = hold{resources: h.Resources}
 	}
 	inv := in.Inventory
+	f.own(n)
 	n.name = in.Name
 	n.liveness, n.intent, n.availability, n.asks = in.Liveness, in.Intent, in.Availability, in.Ask != nil
 	n.shut, n.opens = in.Why == offpeak.EndOutsideSchedule, inv.Opens
@@ -255,12 +276,13 @@ func (f *Fleet) SetMetrics(id offpeak.NodeID, m Metrics) {
 		return
 	}
 	m = m.sane()
+	f.own(n)
 	switch known := m != (Metrics{}); {
-	case known && n.metrics == nil:
-		f.measured++
-		n.metrics = &m
 	case known:
-		*n.metrics = m
+		if n.metrics == nil {
+			f.measured++
+		}
+		n.metrics = &m // a snapshot may have the old ones
 	case n.metrics != nil:
 		f.measured--
 		n.metrics = nil
@@ -304,6 +326,7 @@ func (f *Fleet) SetAvailability(id offpeak.NodeID, a offpeak.Availability, why o
 // SetAsk notes what is asked for a node from now on, nil for nothing.
 func (f *Fleet) SetAsk(id offpeak.NodeID, ask *offpeak.Ask) {
 	if n := f.byID[id]; n != nil && (n.asks != (ask != nil) || n.offer.Ask != asked(ask)) {
+		f.own(n)
 		n.offer.Ask, n.asks = asked(ask), ask != nil
 		f.recount(n)
 	}
@@ -450,6 +473,7 @@ func (f *Fleet) recount(n *node) {
 	n.version++
 	f.changes++
 	f.changed[n.offer.Node] = struct{}{}
+	f.own(n)
 	o := &n.offer
 	free := offpeak.Resources{CPU: o.Capacity.CPU, Memory: o.Capacity.Memory, Disk: o.Capacity.Disk}
 	taken := 0
@@ -471,6 +495,7 @@ func (f *Fleet) recount(n *node) {
 		o.Opens = n.until
 	}
 	o.Ready = o.Why == offpeak.FitOK
+	n.later = n.whyLater()
 	f.reindex(n)
 }
 
@@ -523,4 +548,19 @@ func (n *node) why() offpeak.FitCode {
 		return offpeak.FitKept
 	}
 	return offpeak.FitOK
+}
+
+// whyLater is what keeps work off the node from offer.Opens on, where that is known.
+func (n *node) whyLater() offpeak.FitCode {
+	switch n.offer.Why {
+	case offpeak.FitWindow:
+		then := *n
+		then.availability, then.shut = offpeak.NodeAvailable, false
+		return then.why()
+	case offpeak.FitQuarantined:
+		then := *n
+		then.barred = false
+		return then.why()
+	}
+	return n.offer.Why
 }

@@ -8,37 +8,9 @@ import (
 	"offpeak"
 )
 
-// Sight is one node as Nearest looks at it, apart from the fleet.
-type Sight struct {
-	Offer offpeak.Offer
-	// Later is what keeps work off it from Offer.Opens on, where that is known.
-	Later offpeak.FitCode
-}
-
 // MaxSights is how many nodes an explanation looks at for causes behind the first
 // and for the nearest changes.
 const MaxSights = 20_000
-
-// Sights copies so many nodes. The copy does not change with the fleet, so that
-// Nearest may run while others use that.
-func (f *Fleet) Sights(limit int) []Sight {
-	out := make([]Sight, 0, min(limit, len(f.nodes)))
-	for _, n := range f.nodes[:cap(out)] {
-		s := Sight{Offer: n.offer, Later: n.offer.Why}
-		switch then := *n; s.Later {
-		case offpeak.FitWindow:
-			then.availability, then.shut = offpeak.NodeAvailable, false
-			s.Later = then.why()
-		case offpeak.FitQuarantined:
-			if then.barred {
-				then.barred = false
-				s.Later = then.why()
-			}
-		}
-		out = append(out, s)
-	}
-	return out
-}
 
 // Outlook says why a job fits nowhere now, and what would let it start.
 type Outlook struct {
@@ -83,7 +55,7 @@ const (
 )
 
 // trial is the nodes that some levers open.
-type trial struct{ nodes []*Sight }
+type trial struct{ nodes []*sight }
 
 // outlook is the work of Nearest.
 type outlook struct {
@@ -98,11 +70,12 @@ type outlook struct {
 // none is no second lever.
 const none = -1
 
-// Nearest looks at nodes for all that keeps a job from them, and for the smallest
+// Nearest looks at nodes, MaxSights at most, for all that keeps a job from them, and for the smallest
 // changes of what it asks for that would let it start. It tries one change at a
 // time, and two, so its cost is that of a few questions a node. Every change that
 // it returns was put to the predicate.
-func Nearest(job Job, nodes []Sight) Outlook {
+func (s *Snapshot) Nearest(job Job) Outlook {
+	nodes := s.nodes[:min(len(s.nodes), MaxSights)]
 	out := Outlook{Seen: len(nodes), Causes: allCauses(job, nodes)}
 	w := outlook{job: job, levers: levers(job.Requirements), lifts: make(map[offpeak.FitCode][]int), loose: make(map[[2]int]*offpeak.Requirements)}
 	for i, l := range w.levers {
@@ -114,7 +87,7 @@ func Nearest(job Job, nodes []Sight) Outlook {
 	}
 	single, pairs := make(map[[2]int]*trial), make(map[[2]int]*trial)
 	for i := range nodes {
-		w.try(&nodes[i], single, pairs)
+		w.try(nodes[i], single, pairs)
 	}
 	now := false
 	for i := range w.levers {
@@ -151,14 +124,14 @@ func Nearest(job Job, nodes []Sight) Outlook {
 }
 
 // allCauses counts the filters that nodes fail, those behind the first too.
-func allCauses(job Job, nodes []Sight) []Cause {
+func allCauses(job Job, nodes []*sight) []Cause {
 	a := ask{Job: job, gpus: len(job.Requirements.GPUs) > 0}
 	causes := make(map[offpeak.FitCode]*Cause)
 	near := make(map[offpeak.FitCode]float64)
 	for i := range nodes {
-		n, first := node{offer: nodes[i].Offer}, true
-		chain(job, &n.offer, func(code offpeak.FitCode, words func() offpeak.Reason) {
-			c, gap := causes[code], a.gap(&n, offpeak.Reason{Code: code})
+		o, first := &nodes[i].offer, true
+		chain(job, o, func(code offpeak.FitCode, words func() offpeak.Reason) {
+			c, gap := causes[code], a.gap(o, code)
 			if c == nil {
 				c = &Cause{Code: code}
 				causes[code] = c
@@ -200,18 +173,18 @@ func (w *outlook) without(i, k int) *offpeak.Requirements {
 }
 
 // refused puts requirements to a node, as it will be where one lever is time.
-func (w *outlook) refused(r *offpeak.Requirements, s *Sight, later bool) offpeak.FitCode {
-	if later && !s.Offer.Ready && s.Offer.Opens != nil {
-		o := s.Offer
-		o.Why = s.Later
+func (w *outlook) refused(r *offpeak.Requirements, s *sight, later bool) offpeak.FitCode {
+	if later && !s.offer.Ready && s.offer.Opens != nil {
+		o := s.offer
+		o.Why = s.later
 		o.Ready = o.Why == offpeak.FitOK
 		return r.Refused(w.job.Account, w.job.Driver, &o)
 	}
-	return r.Refused(w.job.Account, w.job.Driver, &s.Offer)
+	return r.Refused(w.job.Account, w.job.Driver, &s.offer)
 }
 
 // try finds which lever opens a node, and if none does which two.
-func (w *outlook) try(s *Sight, single, pairs map[[2]int]*trial) {
+func (w *outlook) try(s *sight, single, pairs map[[2]int]*trial) {
 	code := w.refused(w.job.Requirements, s, false)
 	if code == offpeak.FitOK {
 		return
@@ -242,7 +215,7 @@ func (w *outlook) try(s *Sight, single, pairs map[[2]int]*trial) {
 	}
 }
 
-func note(to map[[2]int]*trial, key [2]int, s *Sight) {
+func note(to map[[2]int]*trial, key [2]int, s *sight) {
 	t := to[key]
 	if t == nil {
 		t = &trial{}
@@ -260,7 +233,7 @@ type step struct {
 
 // steps are the smallest change of one lever that opens a node, and the smallest
 // that opens half of those that it can.
-func (w *outlook) steps(i int, nodes []*Sight) (out []Change) {
+func (w *outlook) steps(i int, nodes []*sight) (out []Change) {
 	l := &w.levers[i]
 	var all []step
 	for _, s := range nodes {
@@ -290,7 +263,7 @@ func (t step) compare(u step) int {
 
 // both is the smallest change of two levers that opens a node.
 // Nodes of all are counted.
-func (w *outlook) both(i, k int, nodes, all []*Sight) (Change, bool) {
+func (w *outlook) both(i, k int, nodes, all []*sight) (Change, bool) {
 	var best step
 	found := false
 	if w.levers[k].flag == gpusFlag {
@@ -324,20 +297,20 @@ func (w *outlook) both(i, k int, nodes, all []*Sight) (Change, bool) {
 }
 
 // least is the smallest change of one lever after which requirements fit a node.
-func (w *outlook) least(from *offpeak.Requirements, s *Sight, i int, later bool) (step, bool) {
+func (w *outlook) least(from *offpeak.Requirements, s *sight, i int, later bool) (step, bool) {
 	l := &w.levers[i]
 	t := step{gap: 1}
 	if l.time {
-		if s.Offer.Opens == nil {
+		if s.offer.Opens == nil {
 			return t, false
 		}
-		t.r, t.at = *from, s.Offer.Opens
+		t.r, t.at = *from, s.offer.Opens
 		return t, w.refused(from, s, true) == offpeak.FitOK
 	}
 	if later {
-		t.at = s.Offer.Opens
+		t.at = s.offer.Opens
 	}
-	for _, r := range l.values(from, &s.Offer) {
+	for _, r := range l.values(from, &s.offer) {
 		if w.refused(&r, s, later) == offpeak.FitOK {
 			t.r, t.gap = r, l.gap(w.job.Requirements, &r)
 			return t, true
@@ -347,10 +320,10 @@ func (w *outlook) least(from *offpeak.Requirements, s *Sight, i int, later bool)
 }
 
 // change counts the nodes that a step opens, by the predicate.
-func (w *outlook) change(t step, nodes []*Sight, of ...*lever) Change {
+func (w *outlook) change(t step, nodes []*sight, of ...*lever) Change {
 	c := Change{Requirements: t.r, At: t.at, Gap: t.gap}
 	for _, s := range nodes {
-		open := t.at == nil || s.Offer.Opens != nil && !s.Offer.Opens.After(*t.at) || s.Offer.Ready
+		open := t.at == nil || s.offer.Opens != nil && !s.offer.Opens.After(*t.at) || s.offer.Ready
 		if open && w.refused(&t.r, s, t.at != nil) == offpeak.FitOK {
 			c.Nodes++
 		}

@@ -182,7 +182,7 @@ func TestNearestIsVerified(t *testing.T) {
 		if e.Fits > 0 {
 			t.Skip("it starts")
 		}
-		look := placement.Nearest(j, f.Sights(placement.MaxSights))
+		look := f.Snapshot().Nearest(j)
 		if now := fmt.Sprintf("%+v", *j.Requirements); now != was {
 			t.Fatalf("the job was changed: %s, now %s", was, now)
 		}
@@ -334,7 +334,7 @@ func TestCausesAloneAndInPairs(t *testing.T) {
 	}
 	for i, c := range causes {
 		f, j := world(i)
-		look := placement.Nearest(j, f.Sights(10))
+		look := f.Snapshot().Nearest(j)
 		if got := reasons(f, j); len(got) != 1 || got[0] != c.code || len(look.Causes) != 1 || look.Causes[0].All != 1 {
 			t.Errorf("%s is explained as %v, %+v", c.code, got, look.Causes)
 		}
@@ -364,7 +364,7 @@ func TestCausesAloneAndInPairs(t *testing.T) {
 			if len(got) != 2 || !slices.Contains(got, c.code) || !slices.Contains(got, d.code) {
 				t.Errorf("%s are explained as %v", name, got)
 			}
-			look := placement.Nearest(j, f.Sights(10))
+			look := f.Snapshot().Nearest(j)
 			if len(look.Causes) != 2 {
 				t.Errorf("%s are the causes %+v", name, look.Causes)
 			}
@@ -423,8 +423,8 @@ func TestWon(t *testing.T) {
 	})
 }
 
-// What a question costs where nothing fits: the copy is made under the hub's lock,
-// the rest is not.
+// What a question costs where nothing fits: the snapshot is taken under the hub's
+// lock, the rest is not. A change after it copies what it changes.
 func BenchmarkNearest(b *testing.B) {
 	w := newWorld(1, 100_000, 1000)
 	w.fill()
@@ -432,20 +432,29 @@ func BenchmarkNearest(b *testing.B) {
 	r := asks(900_000, gib, 24*gib, 24*gib)
 	r.MaxPrice, r.Match = &p, []string{"rack=8", "!metered"}
 	j := job(r)
-	b.Run("copy", func(b *testing.B) {
+	b.Run("snapshot", func(b *testing.B) {
 		for b.Loop() {
-			w.fleet.Sights(placement.MaxSights)
-		}
-	})
-	b.Run("look", func(b *testing.B) {
-		s := w.fleet.Sights(placement.MaxSights)
-		for b.Loop() {
-			placement.Nearest(j, s)
+			w.fleet.Snapshot()
 		}
 	})
 	b.Run("explain", func(b *testing.B) {
+		s := w.fleet.Snapshot()
 		for b.Loop() {
-			w.fleet.Explain(j, 100)
+			s.Explain(j, 100)
+		}
+	})
+	b.Run("fitting", func(b *testing.B) {
+		s, easy := w.fleet.Snapshot(), job(asks(1000, gib))
+		for b.Loop() {
+			if e := s.Explain(easy, 100); e.Fits == 0 {
+				b.Fatal("it fits nowhere")
+			}
+		}
+	})
+	b.Run("nearest", func(b *testing.B) {
+		s := w.fleet.Snapshot()
+		for b.Loop() {
+			s.Nearest(j)
 		}
 	})
 }

@@ -25,20 +25,6 @@ func survivors(nodes int, causes []Cause, fenced int) (out []Filter) {
 	return out
 }
 
-// fenced counts, of the nodes that fit in their order, those where an attempt ended
-// badly and which come after another.
-func fenced(fits []found) (n int) {
-	if len(fits) == 0 || fits[0].key.avoided > 0 {
-		return 0
-	}
-	for i := range fits {
-		if fits[i].key.avoided > 0 {
-			n++
-		}
-	}
-	return n
-}
-
 // Won says by what one node comes before another.
 type Won struct {
 	// Over is the second, "" where no other fits.

@@ -37,7 +37,10 @@ func (q *Queue) Ahead(it *Item, now time.Time) (n int) {
 // ReserveAfter + (1 + o)·(a/n)·D, where a is how many accounts have jobs that wait,
 // n how many nodes could take it, no more than Places, and a/n is rounded up: how much
 // others queue, now or later, and at what priority, does not count.
-func (q *Queue) Bound(it *Item, now time.Time) (time.Time, bool) {
+//
+// could is how many nodes that take work would fit the job if they were idle: who
+// asks counts them, since that is to look at every node.
+func (q *Queue) Bound(it *Item, now time.Time, could int) (time.Time, bool) {
 	q.tick(now)
 	if r := q.Reservation(it.id); r != nil {
 		return r.At, true
@@ -45,7 +48,7 @@ func (q *Queue) Bound(it *Item, now time.Time) (time.Time, bool) {
 	if q.cfg.ReserveAfter <= 0 || q.cfg.Places <= 0 || it.class.lacks != nil || it.class.turns != nil {
 		return time.Time{}, false
 	}
-	places := q.could(it, q.cfg.Places)
+	places := min(could, q.cfg.Places)
 	if places == 0 {
 		return time.Time{}, false
 	}

@@ -113,16 +113,13 @@ func (q *Queue) current(l *line) bool {
 
 // headOf is the first class of a shelf that one of its nodes may serve; nil: none.
 func (q *Queue) headOf(s *shelf) *class {
-	for s.parked.len() > 0 {
-		for len(s.nodes) > 0 {
-			if o, ok := q.fleet.Offer(s.nodes[0]); ok && q.reached(s, &o) {
-				break
-			}
-			s.nodes = s.nodes[1:] // used up
+	for len(s.nodes) > 0 {
+		if o := q.fleet.Peek(s.nodes[0]); o != nil && q.reached(s, o) {
+			break
 		}
-		if len(s.nodes) == 0 {
-			return nil
-		}
+		s.nodes = s.nodes[1:] // used up
+	}
+	for len(s.nodes) > 0 && s.parked.len() > 0 {
 		l := s.parked.top()
 		c := l.parked.top()
 		switch {
@@ -244,7 +241,7 @@ func serves(r *offpeak.Requirements, driver string, o *offpeak.Offer) bool {
 // the kind tells.
 func (q *Queue) servesAny(k *kind, nodes []offpeak.NodeID) bool {
 	for _, id := range nodes {
-		if o, ok := q.fleet.Offer(id); ok && (serves(k.fits, k.key.driver, &o) || q.mayHave(k, id)) {
+		if o := q.fleet.Peek(id); o != nil && (serves(k.fits, k.key.driver, o) || q.mayHave(k, id)) {
 			return true
 		}
 	}

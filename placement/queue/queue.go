@@ -191,7 +191,10 @@ func (q *Queue) Placement(it *Item) placement.Job {
 
 // before is the order within a class.
 func (it *Item) before(other *Item) bool {
-	return cmp.Or(cmp.Compare(it.since, other.since), cmp.Compare(it.id, other.id)) < 0
+	if it.since != other.since { // heaps ask this all the time, and ids are long
+		return it.since < other.since
+	}
+	return it.id < other.id
 }
 
 // Len counts the jobs.

@@ -137,7 +137,7 @@ func (w *world) passes(d time.Duration) {
 
 func (w *world) bound(job offpeak.JobID) time.Time {
 	w.t.Helper()
-	b, ok := w.q.Bound(w.q.Item(job), w.now)
+	b, ok := w.q.Bound(w.q.Item(job), w.now, w.fleet.Explain(w.q.Placement(w.q.Item(job)), 1).Idle)
 	if !ok {
 		w.t.Fatalf("%s waits without a bound", job)
 	}

@@ -36,7 +36,7 @@ func TestArrayTakesTurns(t *testing.T) {
 	if !errors.Is(it.Lacks(), ErrTurn) || it.HasTurn() || !w.q.IsParked(it) {
 		t.Errorf("a member lacks %v, has its turn: %t", it.Lacks(), it.HasTurn())
 	}
-	if _, ok := w.q.Bound(it, w.now); ok {
+	if _, ok := w.q.Bound(it, w.now, 1); ok {
 		t.Error("a member waits with a bound")
 	}
 	w.q.Funded("a") // lifts nothing
