@@ -244,7 +244,8 @@ func (s *Flags) written(err error) error {
 	for _, err := range all.Unwrap() {
 		if broken, ok := errors.AsType[*offpeak.FieldError](err); ok {
 			s.set.Visit(func(f *pflag.Flag) {
-				in, found := strings.CutPrefix(oneGPU.ReplaceAllString(broken.Field, "gpus[0]"), field(f.Name))
+				at := strings.Replace(broken.Field, "requirements.where", field("where"), 1) // --where fills both
+				in, found := strings.CutPrefix(oneGPU.ReplaceAllString(at, "gpus[0]"), field(f.Name))
 				if field(f.Name) != "" && found && (in == "" || in[0] == '.' || in[0] == '[') {
 					name := "--" + f.Name
 					if key, ok := strings.CutPrefix(in, "."); ok {
@@ -307,16 +308,21 @@ func (s *Flags) environment(from map[string]string, getenv func(string) string) 
 			return nil, world.Refuse(fmt.Errorf("read --env-file: %w", err))
 		}
 	}
+	from, err := Pairs("--env-file", from, lines)
+	if err != nil {
+		return nil, err
+	}
+	var given []string
 	for _, e := range s.env {
 		if !strings.Contains(e, "=") {
 			e += "=" + getenv(e)
 		}
-		lines = append(lines, e)
+		given = append(given, e)
 	}
-	return Pairs("--env", from, lines)
+	return Pairs("--env", from, given)
 }
 
-// Pairs adds k=v texts to a map.
+// Pairs adds k=v texts to a map, over what it has. A name has one value.
 func Pairs(field string, from map[string]string, texts []string) (map[string]string, error) {
 	if len(texts) == 0 {
 		return from, nil
@@ -325,12 +331,16 @@ func Pairs(field string, from map[string]string, texts []string) (map[string]str
 	for k, v := range from {
 		out[k] = v
 	}
+	said := make(map[string]string, len(texts))
 	for _, text := range texts {
 		k, v, ok := strings.Cut(text, "=")
 		if !ok || k == "" {
 			return nil, &offpeak.FieldError{Field: field, Value: text, Rule: "is written k=v"}
 		}
-		out[k] = v
+		if first, again := said[k]; again && first != v {
+			return nil, &offpeak.FieldError{Field: field, Value: text, Rule: fmt.Sprintf("contradicts %s=%s: %s has one value", k, first, k)}
+		}
+		said[k], out[k] = v, v
 	}
 	return out, nil
 }

@@ -206,6 +206,10 @@ func fillMap(n *yaml.Node, v reflect.Value, path string, wrong func(string) erro
 			errs = append(errs, &offpeak.FieldError{Field: join(path, key.Value), Rule: fmt.Sprintf("is one value (line %d)", value.Line)})
 			continue
 		}
+		if v.MapIndex(reflect.ValueOf(key.Value)).IsValid() {
+			errs = append(errs, &offpeak.FieldError{Field: join(path, key.Value), Rule: fmt.Sprintf("stands there twice (line %d)", key.Line)})
+			continue
+		}
 		// In a map of texts, K: 1 and K: true mean the texts as they stand.
 		v.SetMapIndex(reflect.ValueOf(key.Value), reflect.ValueOf(value.Value))
 	}

@@ -80,14 +80,18 @@ func (s *Flags) placed(r *offpeak.Requirements) error {
 	var pairs, match []string
 	for _, text := range s.where {
 		for part := range strings.SplitSeq(text, ",") {
-			k, _, valued := strings.Cut(part, "=")
-			switch {
-			case part == "" || k == "":
+			k, v, valued := strings.Cut(strings.TrimSpace(part), "=")
+			k, not := strings.CutSuffix(strings.TrimSpace(k), "!")
+			if v = strings.TrimSpace(v); not && !valued || k == "" || k == "!" || valued && (v == "" || k[0] == '!') {
 				return &offpeak.FieldError{Field: "--where", Value: text, Rule: "is conditions with commas between, each k=v, k!=v, k or !k"}
-			case valued && !strings.HasSuffix(k, "!"):
-				pairs = append(pairs, part)
+			}
+			switch k = strings.TrimSpace(k); {
+			case not:
+				match = append(match, k+"!="+v)
+			case valued:
+				pairs = append(pairs, k+"="+v)
 			default:
-				match = append(match, part)
+				match = append(match, k)
 			}
 		}
 	}
