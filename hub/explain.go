@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -58,24 +57,18 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	if e.Fits == 0 && e.Could > 0 {
 		bid = h.wouldTake(&j, fleet)
 	}
-	h.tell(seen, &j.Spec, account, &out)
-	lack, err := h.withheld(ctx, &j, fleet, lacks, turn)
+	own, err := h.purse(ctx, j.Account, &j.Spec, j.ID)
 	if err != nil {
 		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 	}
+	lack := own.withheld(seen, lacks, turn)
+	h.tell(seen, &j.Spec, account, own, lack, &out)
 	pauses := j.NotBefore != nil && j.NotBefore.After(h.env.Now())
 	var parts []string
-	var causes []wire.Cause
 	for i := range lack {
-		w := &lack[i]
-		out.Withheld = append(out.Withheld, w.Withheld)
-		parts = append(parts, w.Sentence)
-		if c := w.cause; c.Code != offpeak.FitOK && !slices.ContainsFunc(causes, func(o wire.Cause) bool { return o.Code == c.Code }) {
-			causes = append(causes, wire.Cause{Code: c.Code, Nodes: e.Fits, All: e.Fits, Example: c})
-		}
+		out.Withheld = append(out.Withheld, lack[i].Withheld)
+		parts = append(parts, lack[i].Sentence)
 	}
-	out.Causes = append(out.Causes, causes...)
-	out.Filters = withheld(out.Filters, nodes, causes)
 	if len(parts) == 0 || e.Fits == 0 || pauses {
 		s := h.waiting(&j, e, nodes, out.Ahead)
 		if !pauses && len(parts) == 0 {

@@ -23,14 +23,16 @@ func newSurvey(job placement.Job, fleet *placement.Snapshot) *survey {
 	return &survey{Explanation: fleet.Explain(job, explainNodes), job: job, fleet: fleet}
 }
 
-// tell puts a survey into an explanation for somebody of an account, "" for an admin.
-func (h *Hub) tell(s *survey, spec *offpeak.Spec, account offpeak.AccountID, out *wire.Explanation) {
+// tell puts a survey, and what a job lacks beside a node, into an explanation for
+// somebody of an account, "" for an admin.
+func (h *Hub) tell(s *survey, spec *offpeak.Spec, account offpeak.AccountID, own *purse, lack []lacking, out *wire.Explanation) {
 	out.Fits, out.Could = s.Fits, s.Could
 	if s.Asleep {
 		out.Asleep = s.fleet.Weights().Baseline
 	}
-	if s.Fits == 0 {
-		h.foresee(s, spec, out)
+	beside := causes(lack)
+	if s.Fits == 0 || len(lack) > 0 {
+		h.foresee(s, spec, own, len(lack) == 0 || lack[0].Code != "turn", out)
 	}
 	for _, f := range s.Filters {
 		out.Filters = append(out.Filters, wire.Filter(f))
@@ -38,6 +40,8 @@ func (h *Hub) tell(s *survey, spec *offpeak.Spec, account offpeak.AccountID, out
 	for _, c := range s.Causes {
 		out.Causes = append(out.Causes, wire.Cause{Code: c.Code, Nodes: c.Nodes, All: c.All, Example: c.Nearest})
 	}
+	out.Causes = append(out.Causes, beside...)
+	out.Filters = withheld(out.Filters, s.fleet.Len(), beside)
 	for _, v := range s.Nodes {
 		o := v.Offer
 		n := wire.NodeVerdict{Node: v.Node, Name: v.Name, Fits: v.Reason.OK(), Reason: v.Reason, Score: v.Score, Parts: v.Parts, Shares: v.Shares}
@@ -83,9 +87,12 @@ func why(w *placement.Won, nodes []wire.NodeVerdict) string {
 	return "It is as good as the next one: between the two the job's id decides."
 }
 
-// foresee finds all causes and the nearest changes.
-func (h *Hub) foresee(s *survey, spec *offpeak.Spec, out *wire.Explanation) {
-	look := s.fleet.Nearest(s.job)
+// foresee finds all causes and, where a change may help, the nearest ones.
+func (h *Hub) foresee(s *survey, spec *offpeak.Spec, own *purse, helps bool, out *wire.Explanation) {
+	look := s.fleet.Nearest(s.job, &own.Means)
+	if !helps {
+		look.Changes = nil
+	}
 	if look.Seen < s.fleet.Len() {
 		out.Seen = look.Seen
 	}
@@ -112,6 +119,9 @@ func (h *Hub) nearest(c *placement.Change, spec *offpeak.Spec, now time.Time) (n
 	changed.Requirements = c.Requirements
 	r := &changed.Requirements
 	r.MaxPrice = spec.Requirements.MaxPrice
+	if c.Budget > 0 {
+		changed.Limits.Budget = &c.Budget
+	}
 	n = wire.Nearest{Nodes: c.Nodes, At: c.At}
 	var words []string
 	for _, p := range c.Parts {
@@ -156,6 +166,10 @@ func less(by offpeak.Bytes) string {
 // changedTo puts one part of a change into words.
 func changedTo(p *wire.NearestPart, more string, at *time.Time, now time.Time) string {
 	switch {
+	case p.Code == offpeak.FitQuota && p.Flag == "":
+		return "once another job of its account ends"
+	case p.Code == offpeak.FitBalance && p.Flag == "":
+		return fmt.Sprintf("with %s credits available instead of %s", p.To, p.From)
 	case p.Flag == "":
 		what := "once its owner's hours open"
 		if p.Code == offpeak.FitQuarantined {

@@ -35,6 +35,10 @@ type Change struct {
 	Requirements offpeak.Requirements
 	// At is when the nodes take work again, where time is a part.
 	At *time.Time
+	// Waits says that it has to wait for At or for another job of its account.
+	Waits bool
+	// Budget and Balance are what must be there to be held, where that is a part.
+	Budget, Balance offpeak.MicroCredits
 	// Gap says how far it is from what was asked for, for the order.
 	Gap float64
 }
@@ -43,8 +47,8 @@ type Change struct {
 type Part struct {
 	// What is the code of a filter that it lifts.
 	What offpeak.FitCode
-	// Flag asks for it, "" for what only time brings. From is what it says now; To is
-	// what it would have to say, "" for nothing at all.
+	// Flag asks for it, "" for what only time or money brings. From is what it says now;
+	// To is what it would have to say, "" for nothing at all.
 	Flag, From, To string
 }
 
@@ -60,6 +64,7 @@ type trial struct{ nodes []*sight }
 // outlook is the work of Nearest.
 type outlook struct {
 	job    Job
+	means  *Means
 	levers []lever
 	// lifts are the levers by the codes that they may lift.
 	lifts map[offpeak.FitCode][]int
@@ -73,11 +78,12 @@ const none = -1
 // Nearest looks at nodes, MaxSights at most, for all that keeps a job from them, and for the smallest
 // changes of what it asks for that would let it start. It tries one change at a
 // time, and two, so its cost is that of a few questions a node. Every change that
-// it returns was put to the predicate.
-func (s *Snapshot) Nearest(job Job) Outlook {
+// it returns was put to the predicate, and to the means: what the job would then wait
+// for of its account is a part of the change.
+func (s *Snapshot) Nearest(job Job, means *Means) Outlook {
 	nodes := s.nodes[:min(len(s.nodes), MaxSights)]
 	out := Outlook{Seen: len(nodes), Causes: allCauses(job, nodes)}
-	w := outlook{job: job, levers: levers(job.Requirements), lifts: make(map[offpeak.FitCode][]int), loose: make(map[[2]int]*offpeak.Requirements)}
+	w := outlook{job: job, means: means, levers: append(levers(job.Requirements), means.levers()...), lifts: make(map[offpeak.FitCode][]int), loose: make(map[[2]int]*offpeak.Requirements)}
 	for i, l := range w.levers {
 		for _, code := range l.lifts {
 			if !slices.Contains(w.lifts[code], i) {
@@ -94,7 +100,7 @@ func (s *Snapshot) Nearest(job Job) Outlook {
 		if t := single[[2]int{i, none}]; t != nil {
 			for _, c := range w.steps(i, t.nodes) {
 				out.Changes = append(out.Changes, c)
-				now = now || c.At == nil
+				now = now || !c.Waits
 			}
 		}
 	}
@@ -172,27 +178,31 @@ func (w *outlook) without(i, k int) *offpeak.Requirements {
 	return r
 }
 
-// refused puts requirements to a node, as it will be where one lever is time.
-func (w *outlook) refused(r *offpeak.Requirements, s *sight, later bool) offpeak.FitCode {
-	if later && !s.offer.Ready && s.offer.Opens != nil {
-		o := s.offer
-		o.Why = s.later
-		o.Ready = o.Why == offpeak.FitOK
-		return r.Refused(w.job.Account, w.job.Driver, &o)
+// refused puts requirements to a node, and to the means, as they will be with some grace.
+func (w *outlook) refused(r *offpeak.Requirements, s *sight, g grace) offpeak.FitCode {
+	o := &s.offer
+	if g.later && !o.Ready && o.Opens != nil {
+		open := *o
+		open.Why = s.later
+		open.Ready = open.Why == offpeak.FitOK
+		o = &open
 	}
-	return r.Refused(w.job.Account, w.job.Driver, &s.offer)
+	if code := r.Refused(w.job.Account, w.job.Driver, o); code != offpeak.FitOK {
+		return code
+	}
+	return w.means.refused(r, o, g)
 }
 
 // try finds which lever opens a node, and if none does which two.
 func (w *outlook) try(s *sight, single, pairs map[[2]int]*trial) {
-	code := w.refused(w.job.Requirements, s, false)
+	code := w.refused(w.job.Requirements, s, grace{})
 	if code == offpeak.FitOK {
 		return
 	}
 	alone := false
 	var found [][2]int
 	for _, i := range w.lifts[code] {
-		next := w.refused(w.without(i, none), s, w.levers[i].time)
+		next := w.refused(w.without(i, none), s, w.levers[i].grace)
 		if next == offpeak.FitOK {
 			alone = true
 			note(single, [2]int{i, none}, s)
@@ -203,7 +213,7 @@ func (w *outlook) try(s *sight, single, pairs map[[2]int]*trial) {
 			if k == i || slices.Contains(found, pair) {
 				continue
 			}
-			if w.refused(w.without(i, k), s, w.levers[i].time || w.levers[k].time) == offpeak.FitOK {
+			if w.refused(w.without(i, k), s, w.levers[i].grace.and(w.levers[k].grace)) == offpeak.FitOK {
 				found = append(found, pair)
 			}
 		}
@@ -226,9 +236,10 @@ func note(to map[[2]int]*trial, key [2]int, s *sight) {
 
 // step is what one node needs.
 type step struct {
-	r   offpeak.Requirements
-	at  *time.Time
-	gap float64
+	r     offpeak.Requirements
+	at    *time.Time
+	grace grace
+	gap   float64
 }
 
 // steps are the smallest change of one lever that opens a node, and the smallest
@@ -237,7 +248,7 @@ func (w *outlook) steps(i int, nodes []*sight) (out []Change) {
 	l := &w.levers[i]
 	var all []step
 	for _, s := range nodes {
-		if t, ok := w.least(w.job.Requirements, s, i, false); ok {
+		if t, ok := w.least(w.job.Requirements, s, i, grace{}); ok {
 			all = append(all, t)
 		}
 	}
@@ -271,14 +282,14 @@ func (w *outlook) both(i, k int, nodes, all []*sight) (Change, bool) {
 	}
 	for _, s := range nodes {
 		// Each with the other all the way, then both as far as they must.
-		later := w.levers[i].time || w.levers[k].time
-		x, ok := w.least(w.without(k, none), s, i, later)
+		g := w.levers[i].grace.and(w.levers[k].grace)
+		x, ok := w.least(w.without(k, none), s, i, g)
 		if !ok {
 			continue
 		}
 		kept := *w.job.Requirements
 		w.levers[i].take(&kept, &x.r)
-		y, ok := w.least(&kept, s, k, later)
+		y, ok := w.least(&kept, s, k, g)
 		if !ok {
 			continue
 		}
@@ -296,23 +307,32 @@ func (w *outlook) both(i, k int, nodes, all []*sight) (Change, bool) {
 	return w.change(best, all, &w.levers[i], &w.levers[k]), true
 }
 
-// least is the smallest change of one lever after which requirements fit a node.
-func (w *outlook) least(from *offpeak.Requirements, s *sight, i int, later bool) (step, bool) {
+// least is the smallest change of one lever after which requirements fit a node, with
+// the grace that another gives.
+func (w *outlook) least(from *offpeak.Requirements, s *sight, i int, g grace) (step, bool) {
 	l := &w.levers[i]
-	t := step{gap: 1}
-	if l.time {
-		if s.offer.Opens == nil {
-			return t, false
-		}
-		t.r, t.at = *from, s.offer.Opens
-		return t, w.refused(from, s, true) == offpeak.FitOK
-	}
-	if later {
+	t := step{gap: 1, grace: g.and(l.grace)}
+	if t.grace.later {
 		t.at = s.offer.Opens
 	}
+	if l.grace != (grace{}) {
+		if l.grace.later && t.at == nil {
+			return t, false
+		}
+		if t.r = *from; w.refused(from, s, t.grace) != offpeak.FitOK {
+			return t, false
+		}
+		t.grace = w.means.settled(t.grace, from, &s.offer)
+		if l.money != nil {
+			have, need := l.money(t.grace)
+			t.gap = 1 - ratio(int64(have), int64(need))
+		}
+		return t, true
+	}
 	for _, r := range l.values(from, &s.offer) {
-		if w.refused(&r, s, later) == offpeak.FitOK {
+		if w.refused(&r, s, t.grace) == offpeak.FitOK {
 			t.r, t.gap = r, l.gap(w.job.Requirements, &r)
+			t.grace = w.means.settled(t.grace, &r, &s.offer)
 			return t, true
 		}
 	}
@@ -321,16 +341,21 @@ func (w *outlook) least(from *offpeak.Requirements, s *sight, i int, later bool)
 
 // change counts the nodes that a step opens, by the predicate.
 func (w *outlook) change(t step, nodes []*sight, of ...*lever) Change {
-	c := Change{Requirements: t.r, At: t.at, Gap: t.gap}
+	g := t.grace
+	c := Change{Requirements: t.r, At: t.at, Waits: t.at != nil || g.quota, Budget: g.budget, Balance: g.balance, Gap: t.gap}
 	for _, s := range nodes {
 		open := t.at == nil || s.offer.Opens != nil && !s.offer.Opens.After(*t.at) || s.offer.Ready
-		if open && w.refused(&t.r, s, t.at != nil) == offpeak.FitOK {
+		if open && w.refused(&t.r, s, g) == offpeak.FitOK {
 			c.Nodes++
 		}
 	}
 	for _, l := range of {
 		p := Part{What: l.lifts[0], Flag: l.flag}
-		if !l.time {
+		switch {
+		case l.money != nil:
+			from, to := l.money(g)
+			p.From, p.To = from.String(), to.String()
+		case l.text != nil:
 			p.From, p.To = l.text(w.job.Requirements), l.text(&t.r)
 		}
 		c.Parts = append(c.Parts, p)
