@@ -165,7 +165,9 @@ func (r Requirements) validate(v *validator) {
 	}
 	for i, g := range r.GPUs {
 		field := fmt.Sprintf("requirements.gpus[%d]", i)
-		v.within(field+".vram_bytes", int64(g.VRAM), 0, int64(TiB))
+		if g.VRAM != 0 {
+			v.within(field+".vram_bytes", int64(g.VRAM), int64(MB), int64(TiB))
+		}
 		if !slices.Contains([]string{"", "nvidia", "amd", "intel", "apple"}, g.Vendor) {
 			v.add(field+".vendor", g.Vendor, "is nvidia, amd, intel or apple")
 		}
@@ -184,6 +186,11 @@ func (r Requirements) validate(v *validator) {
 	}
 	v.where("requirements", r.Where, r.Match)
 	v.ids("requirements.nodes", "node_", texts(r.Nodes), maxNamed)
+	for i, n := range r.NotNodes {
+		if slices.Contains(r.Nodes, n) {
+			v.add(fmt.Sprintf("requirements.not_nodes[%d]", i), string(n), "is one of the nodes that it must run on: name it once")
+		}
+	}
 	v.ids("requirements.not_nodes", "node_", texts(r.NotNodes), maxNamed)
 	v.ids("requirements.not_accounts", "acct_", texts(r.NotAccounts), maxNamed)
 	if r.MaxPrice != nil {

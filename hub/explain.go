@@ -91,7 +91,7 @@ func (h *Hub) waiting(j *offpeak.Job, e *placement.Explanation, nodes, ahead int
 	case nodes == 0:
 		return "No node has joined yet: make a join token with `offpeak token join` and run `offpeak agent join TOKEN`."
 	case e.Fits > 0:
-		return fmt.Sprintf("%s fit it now and %s ahead of it: it is matched in a moment.", count(e.Fits, "node"), count(ahead, "job"))
+		return fmt.Sprintf("%s it now and %s ahead of it: it is matched in a moment.", fit(e.Fits), count(ahead, "job"))
 	case e.Could > 0:
 		s := fmt.Sprintf("No node is free for it now; %s could run it later.", count(e.Could, "node"))
 		if ahead > 0 {
@@ -202,6 +202,13 @@ func sentence(j *offpeak.Job) string {
 		return end.Sentence
 	}
 	return string(j.Reason) + "."
+}
+
+func fit(nodes int) string {
+	if nodes == 1 {
+		return "1 node fits"
+	}
+	return count(nodes, "node") + " fit"
 }
 
 func count(n int, what string) string {

@@ -72,7 +72,7 @@ func (h *Hub) Foretell(ctx context.Context, account offpeak.AccountID, spec offp
 		if name == "" {
 			name = string(first.Node)
 		}
-		says = append(says, fmt.Sprintf("%s fit it now: it would go to %s, at %s.", count(s.Fits, "node"), name, first.Price))
+		says = append(says, fmt.Sprintf("%s it now: it would go to %s, at %s.", fit(s.Fits), name, first.Price))
 	}
 	waits, dead := open(out.After)
 	switch {

@@ -162,6 +162,9 @@ func (s *Flags) Apply(spec offpeak.Spec, command []string, getenv func(string) s
 		policy.User = s.retries
 		spec.Retry = &policy
 	})
+	if err := s.zero(); err != nil {
+		return spec, err
+	}
 	var err error
 	if r.GPUs, err = s.devices(r.GPUs); err != nil {
 		return spec, err
@@ -176,6 +179,31 @@ func (s *Flags) Apply(spec offpeak.Spec, command []string, getenv func(string) s
 		return spec, err
 	}
 	return spec, s.written(spec.WithDefaults().Validate())
+}
+
+// zero refuses to be asked for none of what a job has some of: the default would take
+// its place without a word.
+func (s *Flags) zero() error {
+	for _, f := range []struct {
+		name string
+		none bool
+	}{
+		{"memory", s.memory == 0}, {"disk", s.disk == 0}, {"vram", s.vram == 0}, {"log-limit", s.log == 0},
+		{"time-limit", s.timeLimit == 0}, {"prepare-limit", s.prepareLimit == 0}, {"checkpoint-every", s.checkpointEvery == 0},
+		{"grace", s.grace == 0}, {"keep-frozen", s.keepFrozen == 0},
+	} {
+		if f.none && s.set.Changed(f.name) {
+			value := "0B"
+			if s.set.Lookup(f.name).Value.Type() == "duration" {
+				value = "0s"
+			}
+			return &offpeak.FieldError{Field: "--" + f.name, Value: value, Rule: "is more than nothing; leave it out for the default"}
+		}
+	}
+	if s.set.Changed("budget") && s.budget == 0 {
+		return &offpeak.FieldError{Field: "--budget", Value: "0", Rule: fmt.Sprintf("is credits, from %s to %s; leave it out for no limit but the balance", offpeak.MicroCredits(1), offpeak.MaxAmount)}
+	}
+	return nil
 }
 
 // field is where in a spec rules look for what a flag says, "" for one that Apply

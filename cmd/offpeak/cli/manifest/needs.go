@@ -22,6 +22,9 @@ func (g *gpus) Set(text string) error {
 		if len(parts) <= i+1 {
 			break
 		}
+		if strings.Contains(parts[i+1], ":") {
+			return &offpeak.ValueError{Value: text, Rule: "is SIZE[:VENDOR[:MODEL]], for example 24GB, 24GB:nvidia or 24GB:nvidia:RTX"}
+		}
 		// Of the two the vendor may be left out, as in 24GB::RTX.
 		if *into = parts[i+1]; *into == "" && i+2 >= len(parts) {
 			return &offpeak.ValueError{Value: text, Rule: "is SIZE[:VENDOR[:MODEL]], for example 24GB, 24GB:nvidia or 24GB:nvidia:RTX"}

@@ -33,6 +33,7 @@ func (s *submission) foretell(ctx context.Context, c *client, command []string, 
 	e, err := remote.Ask(ctx, c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (wire.Explanation, error) {
 		return d.Foretell(ctx, spec, after...)
 	})
+	err = world.Named(err, s.awaited(after))
 	if err != nil {
 		return err
 	}
@@ -44,7 +45,9 @@ func (s *submission) foretell(ctx context.Context, c *client, command []string, 
 	}
 	if err := c.print(e, fit, func(t *render.Table) {
 		if array != nil {
-			t.Line(fmt.Sprintf("Each of %d members by itself:", array.Members().Len()))
+			if n := array.Members().Len(); n > 1 {
+				t.Line(fmt.Sprintf("Each of %d members by itself:", n))
+			}
 		}
 		explain(t, e, time.Now())
 	}); err != nil {
