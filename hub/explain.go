@@ -62,7 +62,9 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 	}
 	lack := own.withheld(seen, lacks, turn)
-	h.tell(seen, &j.Spec, account, own, lack, &out)
+	if err := h.tell(ctx, seen, &j.Spec, account, own, lack, &out); err != nil {
+		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
+	}
 	pauses := j.NotBefore != nil && j.NotBefore.After(h.env.Now())
 	var parts []string
 	for i := range lack {

@@ -54,7 +54,9 @@ func (h *Hub) Foretell(ctx context.Context, account offpeak.AccountID, spec offp
 		return out, fmt.Errorf("foretell: %w", err)
 	}
 	lack := own.withheld(s, nil, 0)
-	h.tell(s, &spec, account, own, lack, &out)
+	if err := h.tell(ctx, s, &spec, account, own, lack, &out); err != nil {
+		return out, fmt.Errorf("foretell: %w", err)
+	}
 	var says []string
 	for i := range lack {
 		if l := &lack[i]; l.never {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"offpeak"
 	"offpeak/hub"
@@ -197,6 +198,21 @@ func TestNearestChangesHoldForTheAccount(t *testing.T) {
 			spec.Requirements.MaxPrice, spec.Limits.Budget = nil, &little
 			want(g, poor, spec, []offpeak.FitCode{offpeak.FitBudget}, "--budget "+need+" instead of 0.000001")
 		})
+	})
+}
+
+// An ask that comes into force is a change in time, at its price.
+func TestNearestInTimeOfAnAsk(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.joinWith("one", 4000)
+		from := time.Now().Add(47 * time.Second)
+		g.asks(a.id, 0, func(p *wire.AskPlan) { p.From = &from })
+		synctest.Wait()
+		e, err := g.hub.Foretell(t.Context(), g.account, small())
+		must(t, err)
+		if e.Starts || len(e.Nearest) != 1 || e.Nearest[0].Nodes != 1 || e.Nearest[0].At == nil || !e.Nearest[0].At.Equal(from) || !strings.HasPrefix(e.Nearest[0].Sentence, "once its owner's ask is in force, in 47s (") {
+			t.Errorf("foretold %q, %+v", e.Summary, e.Nearest)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,14 +26,16 @@ func newSurvey(job placement.Job, fleet *placement.Snapshot) *survey {
 
 // tell puts a survey, and what a job lacks beside a node, into an explanation for
 // somebody of an account, "" for an admin.
-func (h *Hub) tell(s *survey, spec *offpeak.Spec, account offpeak.AccountID, own *purse, lack []lacking, out *wire.Explanation) {
+func (h *Hub) tell(ctx context.Context, s *survey, spec *offpeak.Spec, account offpeak.AccountID, own *purse, lack []lacking, out *wire.Explanation) error {
 	out.Fits, out.Could = s.Fits, s.Could
 	if s.Asleep {
 		out.Asleep = s.fleet.Weights().Baseline
 	}
 	beside := causes(lack)
 	if s.Fits == 0 || len(lack) > 0 {
-		h.foresee(s, spec, own, len(lack) == 0 || lack[0].Code != "turn", out)
+		if err := h.foresee(ctx, s, spec, own, len(lack) == 0 || lack[0].Code != "turn", out); err != nil {
+			return err
+		}
 	}
 	for _, f := range s.Filters {
 		out.Filters = append(out.Filters, wire.Filter(f))
@@ -62,6 +65,7 @@ func (h *Hub) tell(s *survey, spec *offpeak.Spec, account offpeak.AccountID, own
 	if s.Won != nil && len(out.Nodes) > 0 {
 		out.Won = &wire.Won{Over: s.Won.Over, By: s.Won.By, Part: s.Won.Part, Sentence: why(s.Won, out.Nodes)}
 	}
+	return nil
 }
 
 // why says in words why the first of nodes comes first.
@@ -87,8 +91,18 @@ func why(w *placement.Won, nodes []wire.NodeVerdict) string {
 	return "It is as good as the next one: between the two the job's id decides."
 }
 
+// foreseenAsks is how many nodes that ask nothing now are looked at for when they will.
+const foreseenAsks = 64
+
 // foresee finds all causes and, where a change may help, the nearest ones.
-func (h *Hub) foresee(s *survey, spec *offpeak.Spec, own *purse, helps bool, out *wire.Explanation) {
+func (h *Hub) foresee(ctx context.Context, s *survey, spec *offpeak.Spec, own *purse, helps bool, out *wire.Explanation) error {
+	asks, err := h.trade.Upcoming(ctx, s.fleet.Unasked(foreseenAsks)...)
+	if err != nil {
+		return err
+	}
+	for id, next := range asks {
+		s.fleet.Will(id, next.At, next.Ask)
+	}
 	look := s.fleet.Nearest(s.job, &own.Means)
 	if !helps {
 		look.Changes = nil
@@ -110,6 +124,7 @@ func (h *Hub) foresee(s *survey, spec *offpeak.Spec, own *purse, helps bool, out
 			out.Nearest = append(out.Nearest, n)
 		}
 	}
+	return nil
 }
 
 // nearest puts a change into the words of who submitted the job. ok is false where
@@ -172,8 +187,11 @@ func changedTo(p *wire.NearestPart, more string, at *time.Time, now time.Time) s
 		return fmt.Sprintf("with %s credits available instead of %s", p.To, p.From)
 	case p.Flag == "":
 		what := "once its owner's hours open"
-		if p.Code == offpeak.FitQuarantined {
+		switch p.Code {
+		case offpeak.FitQuarantined:
 			what = "once a node's quarantine ends"
+		case offpeak.FitNoAsk:
+			what = "once its owner's ask is in force"
 		}
 		if at == nil {
 			return what
