@@ -119,16 +119,31 @@ func remedies(e *placement.Explanation, lasting bool) (s string) {
 	for _, c := range e.Causes {
 		if c.Nodes > 0 && c.Nearest.Lasting() == lasting && named < explainCauses {
 			named++
-			s += fmt.Sprintf(" On %s %s. %s", count(c.Nodes, "node"), c.Nearest, remedy(c.Nearest))
+			s += fmt.Sprintf(" On %s %s. %s", count(c.Nodes, "node"), ofAll(c.Nearest, c.Nodes), remedy(c.Nearest))
 		}
 	}
 	for _, c := range e.Causes {
 		if c.Nodes == 0 && named < explainCauses {
 			named++
-			s += fmt.Sprintf(" Also, on %s %s. %s", count(c.All, "node"), c.Nearest, remedy(c.Nearest))
+			s += fmt.Sprintf(" Also, on %s %s. %s", count(c.All, "node"), ofAll(c.Nearest, c.All), remedy(c.Nearest))
 		}
 	}
 	return s
+}
+
+// ofAll says what nodes lack, where one of them comes nearest.
+func ofAll(r offpeak.Reason, nodes int) string {
+	if nodes < 2 || r.Have == "" {
+		return r.String()
+	}
+	has := "the nearest has"
+	switch r.Code {
+	case offpeak.FitCPU, offpeak.FitMemory, offpeak.FitDisk, offpeak.FitBusyCPU, offpeak.FitBusyMemory, offpeak.FitBusyDisk:
+		has = "they have at most"
+	case offpeak.FitPrice:
+		has = "they ask at least"
+	}
+	return fmt.Sprintf("%s: wants %s, %s %s", r.Code, r.Want, has, r.Have)
 }
 
 // remedy says what a person can do about a reason.
