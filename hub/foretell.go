@@ -19,6 +19,9 @@ func (h *Hub) Foretell(ctx context.Context, account offpeak.AccountID, spec offp
 	if err := errors.Join(spec.Validate(), offpeak.ValidateAfter(after)); err != nil {
 		return wire.Explanation{}, err
 	}
+	if err := h.known(ctx, "", &spec.Requirements); err != nil {
+		return wire.Explanation{}, err
+	}
 	var out wire.Explanation
 	for i, a := range after {
 		stands := offpeak.Awaited{Job: a.Job, Any: a.Any, Into: a.Into}

@@ -189,7 +189,7 @@ func TestNearestChangesHoldForTheAccount(t *testing.T) {
 			e, err := g.hub.Foretell(t.Context(), poor, spec)
 			must(t, err)
 			need := e.Causes[0].Example.Want
-			bid := offpeak.Price(10 * cent)
+			bid := 10 * cent
 			spec.Requirements.MaxPrice = &bid
 			want(g, poor, spec, []offpeak.FitCode{offpeak.FitPrice, offpeak.FitBalance},
 				"--max-price 0.30/h instead of 0.10/h (0.20/h more) and with "+need+" credits available instead of 0.00")

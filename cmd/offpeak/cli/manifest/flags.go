@@ -271,17 +271,9 @@ func (s *Flags) written(err error) error {
 	var out []error
 	for _, err := range all.Unwrap() {
 		if broken, ok := errors.AsType[*offpeak.FieldError](err); ok {
-			s.set.Visit(func(f *pflag.Flag) {
-				at := strings.Replace(broken.Field, "requirements.where", field("where"), 1) // --where fills both
-				in, found := strings.CutPrefix(oneGPU.ReplaceAllString(at, "gpus[0]"), field(f.Name))
-				if field(f.Name) != "" && found && (in == "" || in[0] == '.' || in[0] == '[') {
-					name := "--" + f.Name
-					if key, ok := strings.CutPrefix(in, "."); ok {
-						name += " " + key
-					}
-					err = &offpeak.FieldError{Field: name, Value: broken.Value, Rule: broken.Rule}
-				}
-			})
+			if name := s.Flag(broken.Field); name != "" {
+				err = &offpeak.FieldError{Field: name, Value: broken.Value, Rule: broken.Rule}
+			}
 		}
 		// A flag may stand for many devices.
 		if !slices.ContainsFunc(out, func(said error) bool { return said.Error() == err.Error() }) {
@@ -289,6 +281,23 @@ func (s *Flags) written(err error) error {
 		}
 	}
 	return errors.Join(out...)
+}
+
+// Flag is the flag that was given and says what a field of a spec does, "" for none.
+func (s *Flags) Flag(of string) (name string) {
+	at := strings.Replace(of, "requirements.where", field("where"), 1) // --where fills both
+	at = oneGPU.ReplaceAllString(at, "gpus[0]")
+	s.set.Visit(func(f *pflag.Flag) {
+		in, found := strings.CutPrefix(at, field(f.Name))
+		if field(f.Name) == "" || !found || in != "" && in[0] != '.' && in[0] != '[' {
+			return
+		}
+		name = "--" + f.Name
+		if key, ok := strings.CutPrefix(in, "."); ok {
+			name += " " + key
+		}
+	})
+	return name
 }
 
 // devices turns --vram, --gpus and --gpu into one request a device.

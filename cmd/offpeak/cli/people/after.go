@@ -18,7 +18,14 @@ func (s *submission) waits(ctx context.Context, c *client) ([]offpeak.After, err
 		for _, ref := range refs {
 			id, group, err := c.jobOrGroup(ctx, ref)
 			if err != nil {
-				return err
+				flag := "--after"
+				switch {
+				case a.Into != "":
+					flag = "--input-from"
+				case a.Any:
+					flag = "--after-any"
+				}
+				return fmt.Errorf("%s: %w", flag, err)
 			}
 			if group != "" {
 				id = offpeak.JobID(group)
@@ -55,12 +62,12 @@ func (s *submission) waits(ctx context.Context, c *client) ([]offpeak.After, err
 	return out, world.Refuse(named(offpeak.ValidateAfter(out), s.awaited(out)))
 }
 
-// awaited names the fields of jobs to wait for as the flags do.
+// awaited names fields as the flags do that were given, those of jobs to wait for too.
 func (s *submission) awaited(after []offpeak.After) func(field string) string {
 	return func(field string) string {
 		var i int
 		if _, err := fmt.Sscanf(field, "after[%d]", &i); err != nil || i < 0 || i >= len(after) {
-			return ""
+			return s.Flag(field)
 		}
 		switch a := after[i]; {
 		case a.Into != "":
