@@ -59,6 +59,8 @@ bench: build ## measure what docs/performance.md claims (about 40 minutes)
 	go test -run '^$$' -bench 'Placement|Hold|Burst' -benchtime 1x -timeout 20m ./bench
 	go test -run '^$$' -bench 'Pass' -benchtime 1000x -timeout 20m ./bench
 	go test -run '^$$' -bench SubmitArray -benchtime 5x -timeout 10m ./hub
+	go test -run '^$$' -bench Explain -benchtime 20x -timeout 10m ./hub
+	go test -run '^$$' -bench Nearest -benchtime 20x -timeout 10m ./placement
 
 .PHONY: generate
 generate: ## rewrite golden files and generated documents

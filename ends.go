@@ -16,6 +16,7 @@ const (
 	EndSignalled          EndReason = "signalled"
 	EndOutOfMemory        EndReason = "out_of_memory"
 	EndDiskLimit          EndReason = "disk_limit"
+	EndVRAMLimit          EndReason = "vram_limit"
 	EndTimeLimit          EndReason = "time_limit"
 	EndCommandNotFound    EndReason = "command_not_found"
 	EndBadModule          EndReason = "bad_module"
@@ -35,6 +36,8 @@ const (
 	EndHot                EndReason = "hot"
 	EndOnBattery          EndReason = "on_battery"
 	EndOutsideSchedule    EndReason = "outside_schedule"
+	EndMetered            EndReason = "metered"
+	EndSleeping           EndReason = "sleeping"
 	EndPaused             EndReason = "paused"
 	EndDrained            EndReason = "drained"
 	EndNodeRemoved        EndReason = "node_removed"
@@ -45,6 +48,8 @@ const (
 	EndCheckpointUnusable EndReason = "checkpoint_unusable"
 	EndDependencyFailed   EndReason = "dependency_failed"
 	EndRestored           EndReason = "hub_restored"
+	EndGangBroken         EndReason = "gang_broken"
+	EndGangFailed         EndReason = "gang_failed"
 )
 
 // Fault says whose doing an end was.
@@ -73,7 +78,7 @@ const (
 	CountNode Counter = "node"
 	// CountInterruption counts against RetryPolicy.Interruption.
 	CountInterruption Counter = "interruption"
-	// CountFree is not counted: the attempt never started.
+	// CountFree is not counted: the attempt never started, or others ended it.
 	CountFree Counter = "free"
 )
 
@@ -110,6 +115,7 @@ var ends = []End{
 	{EndSignalled, LeaseFailed, FaultUser, CountUser, ChargeFull, "A signal that did not come from Offpeak ended the job.", "Read `offpeak logs JOB`; a crash (SIGSEGV, SIGABRT) is in the job's own code."},
 	{EndOutOfMemory, LeaseFailed, FaultUser, CountUser, ChargeFull, "The job used more memory than it asked for and was killed.", "Submit it again with a larger --memory."},
 	{EndDiskLimit, LeaseFailed, FaultUser, CountUser, ChargeFull, "The job wrote more to its folder than it asked for.", "Submit it again with a larger --disk."},
+	{EndVRAMLimit, LeaseFailed, FaultUser, CountUser, ChargeFull, "The job took more of a GPU's memory than it asked for and was killed.", "Submit it again with a larger --vram."},
 	{EndTimeLimit, LeaseFailed, FaultUser, CountNever, ChargeFull, "The attempt reached the job's time limit.", "Submit it again with a larger --time-limit; checkpoints of this job are kept with it."},
 	{EndCommandNotFound, LeaseFailed, FaultUser, CountUser, ChargeFull, "The command could not be started: it is not there or not executable.", "Check the command's path; inputs land in the job's folder, so a script of yours starts with ./"},
 	{EndBadModule, LeaseFailed, FaultUser, CountNever, ChargeNothing, "The WebAssembly module could not be loaded.", "Build it for WASI preview 1, for example with GOOS=wasip1 GOARCH=wasm go build."},
@@ -129,6 +135,8 @@ var ends = []End{
 	{EndHot, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The machine became too hot.", ""},
 	{EndOnBattery, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The machine went on battery.", ""},
 	{EndOutsideSchedule, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The owner's hours for the grid ended.", ""},
+	{EndMetered, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The machine went on a network that is paid by volume.", ""},
+	{EndSleeping, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The machine went to sleep.", ""},
 	{EndPaused, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The owner paused the machine.", ""},
 	{EndDrained, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The node is being drained.", ""},
 	{EndNodeRemoved, LeasePreempted, FaultOwner, CountInterruption, ChargeKept, "The node left the grid.", ""},
@@ -138,6 +146,8 @@ var ends = []End{
 	{EndInputUnavailable, LeaseFailed, FaultGrid, CountNode, ChargeNothing, "An input could not be fetched whole from the hub.", "Submit the job again; its input is packed and sent anew."},
 	{EndCheckpointUnusable, LeaseFailed, FaultGrid, CountNode, ChargeNothing, "No stored checkpoint could be restored.", ""},
 	{EndDependencyFailed, LeaseCancelled, FaultUser, CountNever, ChargeNothing, "A job that this one waits for did not succeed.", "Mend the job it waits for and `offpeak retry` it, then this one."},
+	{EndGangBroken, LeasePreempted, FaultGrid, CountFree, ChargeKept, "Another member of its gang lost its node; all of them start again together.", ""},
+	{EndGangFailed, LeaseCancelled, FaultUser, CountNever, ChargeFull, "Another member of its gang failed or was cancelled, and a gang ends as a whole.", "Mend what made that member fail, then `offpeak retry --failed` the gang."},
 	{EndRestored, LeaseLost, FaultGrid, CountInterruption, ChargeNothing, "The hub was restored from a backup that is older than the lease.", ""},
 }
 

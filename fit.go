@@ -92,9 +92,9 @@ const (
 	FitBusyCPU    FitCode = "cpu_busy"
 	FitBusyMemory FitCode = "memory_busy"
 	FitBusyDisk   FitCode = "disk_busy"
-	// FitFence: an earlier attempt failed there and another node fits, which comes
-	// first. Like those below it is not a matter of one offer, so Fit never says it:
-	// who knows of all nodes, or of the account, does.
+	// FitFence: an attempt of the job failed there, or was declined, a moment ago; the
+	// fence ends by itself. Like those below it is not a matter of one offer, so Fit
+	// never says it: who knows of the job's attempts, or of the account, does.
 	FitFence FitCode = "fence"
 	// FitQuota: the job's account has all the leases that its quota allows.
 	FitQuota FitCode = "quota"

@@ -254,7 +254,7 @@ func (w *GPURequest) shortage(left []Device) Reason {
 			near = most(named)
 		}
 		if near.VRAM < w.Least() {
-			return Reason{FitVRAM, w.wanted(near.VRAM), fmt.Sprintf("%s on %s", near.VRAM, near.Model) + w.uncounted(all)}
+			return Reason{FitVRAM, w.wanted(near.VRAM), fmt.Sprintf("%s on %s", near.VRAM, near.Model) + w.lent(near) + w.uncounted(all)}
 		}
 	}
 	if len(named) == 0 {
@@ -274,6 +274,14 @@ func (w *GPURequest) wanted(have Bytes) string {
 		return fmt.Sprintf("%s (%s with the tolerance of 2 %%)", w.VRAM, w.Least())
 	}
 	return w.VRAM.String()
+}
+
+// lent says that others than the grid have the memory that a device lacks.
+func (w *GPURequest) lent(d *Device) string {
+	if d.Total < w.Least() || d.Unified {
+		return ""
+	}
+	return fmt.Sprintf(" while others hold the rest of its %s", d.Total)
 }
 
 // uncounted names a device whose memory would be enough if it were its own.

@@ -83,6 +83,7 @@ func TestFitDeviceKinds(t *testing.T) {
 	}{
 		{"shared memory is not VRAM", []Device{chip, card}, GPURequest{VRAM: 16 * GiB}, "vram: wants 16GiB, has 8GiB on RTX A; 57GiB of main memory on Intel 0x46a6 do not count"},
 		{"nor does it do for a GPU of any size", []Device{chip}, GPURequest{}, "unified: wants a GPU with memory of its own, has Intel 0x46a6, which shares the main memory"},
+		{"while a game has it", []Device{{ID: "A", Model: "RTX A", VRAM: 13 * GiB, Total: 24 * GiB}}, GPURequest{VRAM: 20 * GiB}, "vram: wants 20GiB, has 13GiB on RTX A while others hold the rest of its 24GiB"},
 		{"asked for", []Device{chip, card}, GPURequest{VRAM: 16 * GiB, Kind: GPUUnified}, ""},
 		{"either", []Device{chip, card}, GPURequest{VRAM: 16 * GiB, Kind: GPUAny}, ""},
 		{"unified where there is none", []Device{card}, GPURequest{Kind: GPUUnified}, "unified: wants a GPU that shares the main memory, has RTX A with memory of its own"},

@@ -8,13 +8,15 @@ import (
 // Spec is what a submitter writes: a task, what it needs and its limits. It is
 // stored once, under the hash of its canonical JSON, and never changes.
 type Spec struct {
-	Name         string            `json:"name,omitempty" doc:"for people; up to 128 printable characters"`
-	Task         Task              `json:"task"`
-	Requirements Requirements      `json:"requirements"`
-	Limits       Limits            `json:"limits"`
-	Retry        *RetryPolicy      `json:"retry,omitempty" doc:"caps on retries by class of fault"`
-	Priority     int               `json:"priority,omitempty" minimum:"-100" maximum:"100" doc:"higher runs first; default 0"`
-	Labels       map[string]string `json:"labels,omitempty" doc:"for finding jobs again; up to 32"`
+	Name         string       `json:"name,omitempty" doc:"for people; up to 128 printable characters"`
+	Task         Task         `json:"task"`
+	Requirements Requirements `json:"requirements"`
+	Limits       Limits       `json:"limits"`
+	Retry        *RetryPolicy `json:"retry,omitempty" doc:"caps on retries by class of fault"`
+	Priority     int          `json:"priority,omitempty" minimum:"-100" maximum:"100" doc:"higher runs first; default 0"`
+	// Policy orders the nodes that fit; "" is the grid's.
+	Policy Policy            `json:"policy,omitempty" enum:"cheapest,balanced,fastest" doc:"order of the nodes that fit: cheapest, balanced or fastest; default: as the grid's admin set it"`
+	Labels map[string]string `json:"labels,omitempty" doc:"for finding jobs again; up to 32"`
 }
 
 // Task says what runs: a driver and what it is given.
@@ -96,6 +98,25 @@ type GPURequest struct {
 	// numbers is known does not serve.
 	Compute string `json:"compute,omitempty" doc:"least compute capability, for example 8.6"`
 	Driver  string `json:"driver,omitempty" doc:"least version of its driver, for example 535.0"`
+}
+
+// Policy is the order in which nodes that fit a job are preferred.
+type Policy string
+
+// The policies. A job that names none is placed by its grid's.
+const (
+	// PolicyCheapest orders by price, then score.
+	PolicyCheapest Policy = "cheapest"
+	// PolicyBalanced orders by a score in which the price has a weight.
+	PolicyBalanced Policy = "balanced"
+	// PolicyFastest orders by measured speed, then price, then score. A node whose
+	// speed is not known is the slowest.
+	PolicyFastest Policy = "fastest"
+)
+
+// Valid says whether there is such a policy; "" is none, and valid.
+func (p Policy) Valid() bool {
+	return p == "" || p == PolicyCheapest || p == PolicyBalanced || p == PolicyFastest
 }
 
 // GPUKind says whose memory a device works in.

@@ -19,6 +19,20 @@ type Device struct {
 	Compute string `json:"compute,omitempty" doc:"compute capability, as the vendor writes it"`
 }
 
+// Reading is what a device does now, as its node measured it. What a device does
+// not tell is absent.
+type Reading struct {
+	Device DeviceID `json:"device"`
+	// Used is memory in use by anybody, Others what of it is not a job's of the
+	// grid: the desktop's, a game's, the driver's.
+	Used        *Bytes   `json:"used_bytes,omitempty" doc:"memory in use, by anybody"`
+	Others      *Bytes   `json:"used_by_others_bytes,omitempty" doc:"memory that no job of the grid uses: the desktop, games, the driver"`
+	Temperature *int     `json:"temperature_celsius,omitempty"`
+	Power       *int     `json:"power_watts,omitempty"`
+	Utilisation *int     `json:"utilisation_percent,omitempty"`
+	Throttled   []string `json:"throttled,omitempty" doc:"why it runs slower than it could: heat, power_cap, power_brake, hardware, other"`
+}
+
 // Inventory is what a node says it has.
 type Inventory struct {
 	Hostname string `json:"hostname"`
@@ -65,10 +79,16 @@ type Node struct {
 	Availability Availability `json:"availability"`
 	Why          EndReason    `json:"why,omitempty" doc:"why it is in use"`
 	Inventory    Inventory    `json:"inventory"`
+	// Readings are what its devices did when the agent last said so: it says so
+	// when it changes by more than a little.
+	Readings []Reading `json:"readings,omitempty" doc:"what its devices did when last heard of; told when it changes by more than a little"`
 	// Capacity is what may be leased: the least of claimed and proven. Reserved
 	// is what live leases hold; the store keeps it equal to their sum.
 	Capacity Resources `json:"capacity"`
 	Reserved Resources `json:"reserved"`
+	// Quarantine is set while it gets no work, or one job at a time, since jobs died
+	// there by its fault.
+	Quarantine *Quarantine `json:"quarantine,omitempty"`
 	// Ask is what its owner asks now. Nil: nothing is asked, so it takes no job.
 	Ask *Ask `json:"ask"`
 	// Revision grows with every change to what the node should hold.
@@ -80,4 +100,14 @@ type Node struct {
 	Timeout    Duration   `json:"timeout"`
 	LastHeard  *time.Time `json:"last_heard_at,omitempty"`
 	EnrolledAt time.Time  `json:"enrolled_at"`
+	// Measured is put in by the hub that answers; the store keeps none of it. Nil:
+	// nothing is known.
+	Measured *Measured `json:"measured,omitempty" doc:"what the hub that answers measured of it; absent while too little is known"`
+}
+
+// Measured is what a hub reckons from a node's past.
+type Measured struct {
+	// Reliability and Return are nil while too little is known to tell.
+	Reliability *float64  `json:"reliability,omitempty" doc:"share of its leases, 0 to 1, that it is expected to keep until they end by themselves"`
+	Return      *Duration `json:"expected_return,omitempty" doc:"expected time until it is wanted back or falls silent, while it is available"`
 }

@@ -96,6 +96,9 @@ func (s Spec) Validate() error {
 		v.within("retry.interruption", int64(r.Interruption), 0, 100_000)
 	}
 	v.within("priority", int64(s.Priority), -100, 100)
+	if !s.Policy.Valid() {
+		v.add("policy", string(s.Policy), "is cheapest, balanced or fastest; without one the grid's holds")
+	}
 	v.labels("labels", s.Labels)
 	return errors.Join(v.errs...)
 }

@@ -166,6 +166,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"retry.interruption", func(s *Spec) { s.Retry.Interruption = 100_001 }},
 		{"priority", func(s *Spec) { s.Priority = 101 }},
 		{"priority", func(s *Spec) { s.Priority = -101 }},
+		{"policy", func(s *Spec) { s.Policy = "dearest" }},
 		{"labels", func(s *Spec) { s.Labels = many(maxLabels + 1) }},
 		{"labels.k", func(s *Spec) { s.Labels = map[string]string{"k": long} }},
 	} {

@@ -11,7 +11,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"offpeak"
+	"offpeak/agent/hardware"
 	"offpeak/agent/link"
+	"offpeak/agent/presence"
 	"offpeak/agent/state"
 	"offpeak/agent/supervisor"
 	"offpeak/agent/warm"
@@ -26,8 +28,14 @@ type Agent struct {
 	link   *link.Link
 	outbox *link.Outbox
 	pool   *warm.Pool
+	// watcher tells what the owner's rules allow.
+	watcher *presence.Watcher
+	// judged is closed when the first verdict is in.
+	judged chan struct{}
 	// beats asks for a heartbeat at once, waking for a look at the pause's end.
 	beats, waking chan struct{}
+	// looks asks for a look at the devices at once, surveys for one at the machine.
+	looks, surveys chan struct{}
 	// ctx is the attempts' life: it outlives the context of Run where jobs are
 	// stopped with notice first.
 	ctx      context.Context
@@ -39,6 +47,11 @@ type Agent struct {
 	running map[offpeak.LeaseID]*attempt
 	heard   heard
 	closing bool
+	policy  presence.Policy
+	// spoilt says that the policy's file was damaged and none was set since.
+	spoilt bool
+	// sample is what was last measured of the devices.
+	sample hardware.Sample
 }
 
 // heard is when the hub last acknowledged this node, and what it granted then.
@@ -59,7 +72,8 @@ func New(cfg Config, env Env) *Agent {
 	cfg.Times = cfg.Times.withDefaults()
 	return &Agent{
 		cfg: cfg, env: env, outbox: link.NewOutbox(),
-		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1), picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
+		beats: make(chan struct{}, 1), waking: make(chan struct{}, 1), judged: make(chan struct{}),
+		looks: make(chan struct{}, 1), surveys: make(chan struct{}, 1), picture: newPicture(), running: map[offpeak.LeaseID]*attempt{},
 	}
 }
 
@@ -96,8 +110,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.serveControl(gctx, control) })
 	group.Go(func() error { return a.outbox.Run(gctx, a.sendReports, a.pause) })
 	group.Go(func() error { return a.pool.Run(gctx, a.pause) })
+	group.Go(func() error { return a.watcher.Run(gctx, a.judge) })
 	group.Go(func() error { return a.heartbeats(gctx) })
 	group.Go(func() error { return a.stream(gctx) })
+	group.Go(func() error { return a.devices(gctx) })
 	group.Go(func() error { return a.inventory(gctx) })
 	group.Go(func() error { return a.wakeUp(gctx) })
 	group.Go(func() error {
@@ -149,6 +165,9 @@ func (a *Agent) begin() error {
 		o = state.Orders{}
 	}
 	a.picture.orders = o
+	if err := a.beginWatch(); err != nil {
+		return err
+	}
 	a.heard.interval = a.cfg.Times.Interval
 	a.env.Log.Info("agent starts", "node", id.Node, "name", id.Name, "hubs", hubs)
 	return nil
@@ -219,6 +238,8 @@ func (a *Agent) perform(effects []effect) {
 			}
 		case doBeat:
 			a.beatNow()
+		case doOffer:
+			a.tellInventory()
 		case doSettle:
 			a.saveOrders()
 			a.env.Log.Info("drained: the last lease has ended and the node is paused")
@@ -229,11 +250,13 @@ func (a *Agent) perform(effects []effect) {
 
 func (a *Agent) startLocked(t *attempt) {
 	a.running[t.Lease] = t
+	a.watcher.Busy(true)
 	a.attempts.Go(func() {
 		defer t.cancel(nil)
 		t.run()
 		a.mu.Lock()
 		delete(a.running, t.Lease)
+		a.watcher.Busy(len(a.running) > 0)
 		a.mu.Unlock()
 	})
 }
@@ -351,6 +374,10 @@ func (a *Agent) adopt(ctx context.Context) error {
 		t.restored = j.Restored
 		s, ok := found[j.Supervisor]
 		t.adopted = &adoption{slot: s, alive: ok}
+		if ok {
+			// Before the first look at the devices: what it holds is not others'.
+			t.began(s.Sup)
+		}
 		a.env.Log.Info("going on with a lease", "lease", j.Lease, "job", j.Job, "attempt", j.Attempt, "alive", ok)
 		a.startLocked(t)
 	}

@@ -60,9 +60,14 @@ type attempt struct {
 	logs  *transfer.Logs
 	saved *transfer.Checkpoints
 
-	// mu guards seen.
-	mu   sync.Mutex
-	seen seen
+	// kills holds an order to end the job at once.
+	kills chan supervisor.Kill
+
+	// mu guards what follows: root and limits as holds says.
+	mu     sync.Mutex
+	seen   seen
+	root   int
+	limits map[offpeak.DeviceID]offpeak.Bytes
 }
 
 // seen is the newest word of a supervisor, and when it came on the boot clock.
@@ -80,7 +85,7 @@ type adoption struct {
 func (a *Agent) newAttempt(d wire.Desired) *attempt {
 	t := &attempt{
 		a: a, Desired: d, folder: a.folder.Hold(d.Lease),
-		stops: make(chan offpeak.EndReason, 1), grants: make(chan supervisor.Lease, 1),
+		stops: make(chan offpeak.EndReason, 1), grants: make(chan supervisor.Lease, 1), kills: make(chan supervisor.Kill, 1),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(a.ctx)
 	t.data = &transfer.Lease{
@@ -202,6 +207,9 @@ func (t *attempt) live() (wire.Report, error) {
 		if err := t.ask(); err != nil {
 			return wire.Report{}, err
 		}
+		if !t.a.admits(t.Lease, t.Work.Resources.Devices) {
+			return wire.Report{Reason: offpeak.EndDeclined}, nil
+		}
 	}
 	if free, err := t.a.env.Free(t.a.folder.At()); err == nil && free < t.Work.Resources.Disk {
 		t.data.Log.Warn("declining work: the disk is too full", "free", free, "wanted", t.Work.Resources.Disk)
@@ -307,6 +315,7 @@ func (t *attempt) follow() {
 
 // watch follows the running job until it is gone.
 func (t *attempt) watch() (wire.Report, error) {
+	t.began(t.slot.Sup)
 	ctx, cancel := context.WithCancel(t.ctx)
 	var side sync.WaitGroup
 	side.Go(func() { t.logs.Run(ctx, t.a.cfg.Times.Log) })
@@ -338,6 +347,8 @@ func (t *attempt) watch() (wire.Report, error) {
 		case reason := <-t.stops:
 			t.data.Log.Info("giving a job notice", "reason", reason)
 			t.tell(supervisor.Request{Notice: &supervisor.Notice{Reason: reason}})
+		case k := <-t.kills:
+			t.tell(supervisor.Request{Kill: &k})
 		case <-started.C:
 			r := t.report(kindRunning)
 			_, r.Ran = t.meter(t.a.env.Boot())

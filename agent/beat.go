@@ -9,11 +9,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"reflect"
 	"time"
 
 	"offpeak"
-	"offpeak/agent/link"
 	"offpeak/agent/state"
 	"offpeak/wire"
 )
@@ -28,6 +26,9 @@ const (
 // heartbeats reports what the node holds, on the hub's interval ± 10 %, and at
 // once when something changed that the hub should know.
 func (a *Agent) heartbeats(ctx context.Context) error {
+	if err := a.awaitVerdict(ctx); err != nil {
+		return err
+	}
 	failures := 0
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -209,39 +210,6 @@ func (a *Agent) listenOnce(ctx context.Context) (came bool, err error) {
 }
 
 var errSilent = errors.New("the stream was silent for too long")
-
-// inventory looks at the machine now and then, and tells the hub of changes.
-func (a *Agent) inventory(ctx context.Context) error {
-	var last offpeak.Inventory
-	failures := 0
-	for {
-		inv, err := a.env.Probe(ctx)
-		if err != nil {
-			a.env.Log.Warn("look at the machine", "error", err)
-		} else if !reflect.DeepEqual(inv, last) {
-			err = a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) error { return d.SetInventory(ctx, inv) })
-			if err == nil {
-				last = inv
-			}
-		}
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil && !link.Refused(err):
-			failures++
-			if err := a.pause(ctx, failures); err != nil {
-				return err
-			}
-			continue
-		case err != nil:
-			a.env.Log.Error("the hub refuses this machine's inventory", "error", err)
-		}
-		failures = 0
-		if err := sleep(ctx, a.cfg.Times.Inventory); err != nil {
-			return err
-		}
-	}
-}
 
 // wakeUp ends a pause that has an end.
 func (a *Agent) wakeUp(ctx context.Context) error {

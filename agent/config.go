@@ -10,6 +10,8 @@ import (
 
 	"offpeak"
 	"offpeak/agent/driver"
+	"offpeak/agent/hardware"
+	"offpeak/agent/presence"
 	"offpeak/agent/state"
 	"offpeak/agent/warm"
 )
@@ -50,6 +52,13 @@ type Times struct {
 	Running time.Duration
 	// Inventory is how often the machine is looked at again.
 	Inventory time.Duration
+	// Devices is how often its devices are, which changes more: a game may take
+	// their memory. Watch is how often they are while a job runs that may have only
+	// so much of it.
+	Devices, Watch time.Duration
+	// Readings is the least time between two words to the hub of how its devices
+	// fare.
+	Readings time.Duration
 	// Conflict is the pause while another agent uses this identity.
 	Conflict time.Duration
 	// Blob bounds the transfer of one blob.
@@ -58,6 +67,8 @@ type Times struct {
 	Upload time.Duration
 	// DiskPause is how long a node whose disk is full takes no new work.
 	DiskPause time.Duration
+	// Presence is how often it is looked who else uses the machine.
+	Presence presence.Times
 }
 
 func (t Times) withDefaults() Times {
@@ -74,6 +85,9 @@ func (t Times) withDefaults() Times {
 	or(&t.Log, 50*time.Millisecond)
 	or(&t.Running, 25*time.Millisecond)
 	or(&t.Inventory, 5*time.Minute)
+	or(&t.Devices, 15*time.Second)
+	or(&t.Watch, time.Second)
+	or(&t.Readings, 30*time.Second)
 	or(&t.Conflict, 30*time.Second)
 	or(&t.Blob, time.Minute)
 	or(&t.Upload, 2*time.Minute)
@@ -95,8 +109,15 @@ type Env struct {
 	Drivers []driver.Driver
 	// Supervisors starts and finds supervisor processes.
 	Supervisors warm.Starter
-	// Probe looks at the machine.
+	// Probe looks at the machine, but for its devices.
 	Probe func(ctx context.Context) (offpeak.Inventory, error)
+	// Measure looks at the machine's devices; ours are the processes with which the
+	// trees of its jobs begin. Nil: the machine offers none but those of Probe.
+	Measure func(ctx context.Context, ours []int) hardware.Sample
+	// Presence are what the owner's rules are decided by, and Announce what tells of
+	// the machine's sleep, nil if nothing does. Without sources the rules see nobody.
+	Presence []presence.Source
+	Announce presence.Announcer
 	// Free says how many bytes are free under a path.
 	Free func(path string) (offpeak.Bytes, error)
 	Log  *slog.Logger
@@ -112,6 +133,8 @@ var (
 	ErrNotEnrolled = state.ErrNotEnrolled
 	// ErrIdentityLost: the key is there but not what it is enrolled under.
 	ErrIdentityLost = state.ErrIdentityLost
+	// ErrSpoilt: the owner's rules were damaged; the defaults hold.
+	ErrSpoilt = state.ErrSpoilt
 	// ErrBusy: another agent uses the data folder.
 	ErrBusy = state.ErrBusy
 	// ErrTokenSpent: the hub does not take the join token.

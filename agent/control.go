@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/presence"
 	"offpeak/agent/state"
 	"offpeak/wire"
 )
@@ -34,12 +35,16 @@ const (
 	OrderDrain Order = "drain"
 	// OrderLeave takes jobs off the machine and removes the node from its hub.
 	OrderLeave Order = "leave"
+	// OrderPolicy sets the owner's rules, from now on and for later agents.
+	OrderPolicy Order = "policy"
 )
 
 // request is one line on the control socket.
 type request struct {
 	Order Order            `json:"order"`
 	For   offpeak.Duration `json:"for,omitempty"`
+	// Policy is what OrderPolicy sets.
+	Policy *presence.Policy `json:"policy,omitempty"`
 }
 
 // answer is the line that comes back.
@@ -66,8 +71,13 @@ type Status struct {
 	Draining     bool                 `json:"draining,omitempty"`
 	Conflict     bool                 `json:"identity_conflict,omitempty"`
 	// Problem is what stands in the way, for people.
-	Problem string        `json:"problem,omitempty"`
-	Leases  []LeaseStatus `json:"leases"`
+	Problem string `json:"problem,omitempty"`
+	// Presence is what the owner's rules make of the machine now, nil before the
+	// first look. Policy are the rules, PolicyProblem what is wrong with their file.
+	Presence      *presence.Verdict `json:"presence,omitempty"`
+	Policy        *presence.Policy  `json:"policy,omitempty"`
+	PolicyProblem string            `json:"policy_problem,omitempty"`
+	Leases        []LeaseStatus     `json:"leases"`
 }
 
 // LeaseStatus is one lease that the agent holds.
@@ -157,6 +167,11 @@ func (a *Agent) obey(ctx context.Context, req request) error {
 		return nil
 	case OrderLeave:
 		return a.leave(ctx)
+	case OrderPolicy:
+		if req.Policy == nil {
+			return &offpeak.FieldError{Field: "policy", Rule: "is given with this order"}
+		}
+		return a.setPolicy(*req.Policy)
 	}
 	o, err := newOrders(req.Order, req.For.Std(), a.env.Now())
 	if err != nil {
@@ -187,7 +202,7 @@ func newOrders(order Order, lasting time.Duration, now time.Time) (state.Orders,
 	case OrderResume:
 		return state.Orders{}, nil
 	}
-	return state.Orders{}, &offpeak.FieldError{Field: "order", Value: string(order), Rule: "is status, pause, resume, drain or leave"}
+	return state.Orders{}, &offpeak.FieldError{Field: "order", Value: string(order), Rule: "is status, pause, resume, drain, leave or policy"}
 }
 
 // leave takes the jobs off the machine and the node out of the grid.
@@ -227,6 +242,14 @@ func (a *Agent) status() Status {
 	if a.heard.err != nil {
 		st.Problem = a.heard.err.Error()
 	}
+	if v, ok := a.watcher.Verdict(); ok {
+		st.Presence = &v
+	}
+	policy := a.policy.Clone()
+	st.Policy = &policy
+	if a.spoilt {
+		st.PolicyProblem = state.ErrSpoilt.Error()
+	}
 	for _, lease := range slices.Sorted(maps.Keys(a.picture.leases)) {
 		h := a.picture.leases[lease]
 		ls := LeaseStatus{Lease: lease, Job: h.desired.Job, Attempt: h.desired.Attempt, Stop: h.stop, Phase: "preparing"}
@@ -247,6 +270,15 @@ func (a *Agent) status() Status {
 // status. ErrNotRunning: none answers there. A leave may take as long as its
 // jobs need to go.
 func Tell(ctx context.Context, data string, order Order, lasting time.Duration) (Status, error) {
+	return tell(ctx, data, request{Order: order, For: offpeak.Duration(lasting)})
+}
+
+// TellPolicy gives the agent that runs on a data folder other rules, as Tell does.
+func TellPolicy(ctx context.Context, data string, p presence.Policy) (Status, error) {
+	return tell(ctx, data, request{Order: OrderPolicy, Policy: &p})
+}
+
+func tell(ctx context.Context, data string, req request) (Status, error) {
 	path, done, err := state.At(data).Socket()
 	if errors.Is(err, fs.ErrNotExist) {
 		return Status{}, ErrNotRunning
@@ -261,7 +293,7 @@ func Tell(ctx context.Context, data string, order Order, lasting time.Duration) 
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	if err := json.NewEncoder(conn).Encode(request{order, offpeak.Duration(lasting)}); err != nil {
+	if err := json.NewEncoder(conn).Encode(req); err != nil {
 		return Status{}, fmt.Errorf("tell agent: %w", err)
 	}
 	var ans answer

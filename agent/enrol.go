@@ -41,7 +41,7 @@ func Join(ctx context.Context, cfg Config, env Env, token wire.JoinToken, name s
 	if err != nil {
 		return "", err
 	}
-	inv, err := env.Probe(ctx)
+	inv, err := env.survey(ctx)
 	if err != nil {
 		return "", fmt.Errorf("look at the machine: %w", err)
 	}
@@ -122,6 +122,13 @@ func Offline(data string) (Status, error) {
 		st.Availability, st.Why, st.Until = offpeak.NodeInUse, offpeak.EndPaused, o.Until
 	}
 	st.Draining = o.Draining
+	policy, spoilt, err := readPolicy(f)
+	if err == nil {
+		st.Policy = &policy
+	}
+	if spoilt {
+		st.PolicyProblem = state.ErrSpoilt.Error()
+	}
 	journals, err := f.Peek()
 	for _, j := range journals {
 		st.Leases = append(st.Leases, LeaseStatus{Lease: j.Lease, Job: j.Job, Attempt: j.Attempt, Phase: "left to its supervisor"})

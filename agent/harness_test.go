@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "agent" {
 		os.Exit(agentMain(os.Args[2]))
 	}
+	if len(os.Args) == 4 && os.Args[1] == "hold" {
+		os.Exit(hold(os.Args[2], os.Args[3]))
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -58,6 +58,9 @@ type fakeHub struct {
 	trees    map[offpeak.Hash]bool
 	calls    map[string]int
 	left     bool
+	// surveys are the inventories that came, readings the words on devices.
+	surveys  []offpeak.Inventory
+	readings [][]offpeak.Reading
 	// logged is called when log bytes came.
 	logged func(stream string, data []byte)
 	// crashes says that agents may lose what they have accepted.
@@ -94,7 +97,8 @@ func newFakeHub(t testing.TB) *fakeHub {
 	h.route(mux, "POST /v1/node/session", h.session)
 	h.route(mux, "POST /v1/node/heartbeat", h.auth(h.heartbeat))
 	h.route(mux, "POST /v1/node/reports", h.auth(h.reports))
-	h.route(mux, "PUT /v1/node/inventory", h.auth(func(*http.Request) (any, error) { return nil, nil }))
+	h.route(mux, "PUT /v1/node/inventory", h.auth(h.survey))
+	h.route(mux, "PUT /v1/node/readings", h.auth(h.read))
 	h.route(mux, "POST /v1/node/leave", h.auth(func(*http.Request) (any, error) { h.left = true; return nil, nil }))
 	h.route(mux, "POST /v1/node/leases/{lease}/logs", h.auth(h.appendLog))
 	h.route(mux, "POST /v1/node/leases/{lease}/checkpoints", h.auth(h.checkpoint))
@@ -106,6 +110,20 @@ func newFakeHub(t testing.TB) *fakeHub {
 	h.mux = mux
 	h.server = h.another()
 	return h
+}
+
+func (h *fakeHub) survey(r *http.Request) (any, error) {
+	var in offpeak.Inventory
+	err := json.NewDecoder(r.Body).Decode(&in)
+	h.surveys = append(h.surveys, in)
+	return nil, err
+}
+
+func (h *fakeHub) read(r *http.Request) (any, error) {
+	var in wire.Readings
+	err := json.NewDecoder(r.Body).Decode(&in)
+	h.readings = append(h.readings, in.Readings)
+	return nil, err
 }
 
 // another is one more address of the same hub: hubs share one store.

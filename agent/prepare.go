@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"offpeak"
 	"offpeak/agent/driver"
+	"offpeak/agent/hardware"
 	"offpeak/agent/state"
 	"offpeak/agent/supervisor"
 	"offpeak/agent/warm"
@@ -235,24 +235,15 @@ func (t *attempt) checkpoints() string {
 // environment is the job's whole environment: a small standard one and what
 // the task adds.
 func (t *attempt) environment(work string) []string {
-	devices := make([]string, len(t.Work.Resources.Devices))
-	for i, d := range t.Work.Resources.Devices {
-		devices[i] = string(d)
-	}
-	// Devices go by UUID: numbers differ between tools. A job without any must
-	// not see those of others.
-	list, nvidia := strings.Join(devices, ","), "void"
-	if list != "" {
-		nvidia = list
-	}
+	have := t.a.lastSample().Devices()
+	visible := hardware.Visible(have, t.Work.Resources.Devices)
 	env := map[string]string{
-		"PATH":                   "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"HOME":                   work,
-		"TMPDIR":                 filepath.Join(work, state.OwnDir, "tmp"),
-		"LANG":                   "C.UTF-8",
-		"CUDA_VISIBLE_DEVICES":   list,
-		"NVIDIA_VISIBLE_DEVICES": nvidia,
+		"PATH":   "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME":   work,
+		"TMPDIR": filepath.Join(work, state.OwnDir, "tmp"),
+		"LANG":   "C.UTF-8",
 	}
+	maps.Copy(env, visible)
 	maps.Copy(env, t.Work.Task.Env)
 	maps.Copy(env, map[string]string{
 		"OFFPEAK_JOB":            string(t.Job),
@@ -261,7 +252,7 @@ func (t *attempt) environment(work string) []string {
 		"OFFPEAK_CHECKPOINT_DIR": filepath.Join(work, t.checkpoints()),
 		"OFFPEAK_OUTPUT_DIR":     filepath.Join(work, state.OutputDir),
 		"OFFPEAK_NOTICE":         filepath.Join(work, state.OwnDir, "notice.json"),
-		"OFFPEAK_DEVICES":        list,
+		"OFFPEAK_DEVICES":        visible["OFFPEAK_DEVICES"],
 	})
 	out := make([]string, 0, len(env))
 	for _, k := range slices.Sorted(maps.Keys(env)) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"offpeak"
+	"offpeak/agent/presence"
 	"offpeak/wire"
 )
 
@@ -22,7 +23,7 @@ func TestTornState(t *testing.T) {
 		"other":     func([]byte) []byte { return []byte("{}") },
 	}
 	for name, harm := range harms {
-		for _, file := range []string{"node.json", "node.key", "orders.json", "lease.json"} {
+		for _, file := range []string{"node.json", "node.key", "orders.json", "policy.json", "lease.json"} {
 			t.Run(file+" "+name, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
@@ -32,6 +33,9 @@ func TestTornState(t *testing.T) {
 				w.hub.offer("lease_1", work("work"))
 				w.hub.wait("running", func() bool { return w.hub.leases["lease_1"].desired.State == offpeak.LeaseRunning })
 				if _, err := Tell(t.Context(), w.cfg.Data, OrderResume, 0); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := TellPolicy(t.Context(), w.cfg.Data, presence.DefaultPolicy()); err != nil {
 					t.Fatal(err)
 				}
 				if err := a.stop(); err != nil {

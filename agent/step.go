@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/presence"
 	"offpeak/agent/state"
 	"offpeak/wire"
 )
@@ -23,6 +24,8 @@ type picture struct {
 	ended map[offpeak.LeaseID]bool
 	// orders are the owner's.
 	orders state.Orders
+	// verdict is what the owner's rules allow; the zero value allows all.
+	verdict presence.Verdict
 	// conflicted says that another agent uses this node's identity.
 	conflicted bool
 	// full is when the disk may be tried again, on the boot clock.
@@ -40,6 +43,16 @@ type held struct {
 	ending bool
 	// stop is the reason for which the attempt was asked to go.
 	stop offpeak.EndReason
+	// devices are those that the lease holds, once that is known.
+	devices []offpeak.DeviceID
+}
+
+func newHeld(d wire.Desired) *held {
+	h := &held{desired: d}
+	if d.Work != nil {
+		h.devices = d.Work.Resources.Devices
+	}
+	return h
 }
 
 func newPicture() picture {
@@ -61,6 +74,13 @@ type (
 	done struct{ lease offpeak.LeaseID }
 	// ordered: the owner paused, drained or resumed.
 	ordered struct{ orders state.Orders }
+	// learned: the hub said, when asked, what a lease is about.
+	learned struct {
+		lease   offpeak.LeaseID
+		devices []offpeak.DeviceID
+	}
+	// verdict: the owner's rules allow something else than before.
+	verdict struct{ presence.Verdict }
 	// conflict: another agent uses the identity, or does not any more.
 	conflict struct{ on bool }
 	// diskFull: no new work until then.
@@ -81,6 +101,8 @@ const (
 	doDrop action = "drop"
 	// doBeat: the hub should hear of a change at once.
 	doBeat action = "beat"
+	// doOffer: what the node offers may have changed; the hub should be told.
+	doOffer action = "offer"
 	// doSettle: the last lease of a draining node is gone: it is paused now.
 	doSettle action = "settle"
 )
@@ -100,7 +122,9 @@ func (p *picture) step(now time.Duration, event any) []effect {
 	case opened:
 		p.known = false
 	case adopted:
-		p.leases[ev.desired.Lease] = &held{desired: ev.desired, told: true}
+		h := newHeld(ev.desired)
+		h.told = true
+		p.leases[ev.desired.Lease] = h
 	case told:
 		if h := p.leases[ev.lease]; h != nil {
 			h.told = true
@@ -110,11 +134,23 @@ func (p *picture) step(now time.Duration, event any) []effect {
 			h.ending = true
 		}
 	case done:
-		if p.leases[ev.lease] != nil {
+		var out []effect
+		if h := p.leases[ev.lease]; h != nil {
 			delete(p.leases, ev.lease)
 			p.ended[ev.lease] = true
+			if p.forbids(h.devices) {
+				out = append(out, effect{do: doOffer})
+			}
 		}
-		return p.settle(nil)
+		return p.settle(out)
+	case learned:
+		if h := p.leases[ev.lease]; h != nil {
+			h.devices = ev.devices
+		}
+	case verdict:
+		// What becomes of the jobs that run is decided here.
+		p.verdict = ev.Verdict
+		return []effect{{do: doBeat}, {do: doOffer}}
 	case ordered:
 		p.orders = ev.orders
 		var out []effect
@@ -138,10 +174,36 @@ func (p *picture) why(now time.Duration) offpeak.EndReason {
 		return offpeak.EndPaused
 	case p.orders.Draining:
 		return offpeak.EndDrained
+	case p.verdict.Allow == presence.AllowNone:
+		return p.verdict.Why
 	case now < p.full:
 		return offpeak.EndNodeDiskFull
 	}
 	return ""
+}
+
+// forbids says that the owner's rules allow no work on devices, and this is.
+func (p *picture) forbids(devices []offpeak.DeviceID) bool {
+	return p.verdict.Allow == presence.AllowCPU && len(devices) > 0
+}
+
+// offers are the devices of the node that the hub may know of. Those that the
+// owner's rules withhold stay while a lease holds them: it would be asked to stop
+// because they are lost.
+func (p *picture) offers(all []offpeak.Device) []offpeak.Device {
+	if p.verdict.Allow != presence.AllowCPU {
+		return all
+	}
+	var out []offpeak.Device
+	for _, d := range all {
+		for _, h := range p.leases {
+			if slices.Contains(h.devices, d.ID) {
+				out = append(out, d)
+				break
+			}
+		}
+	}
+	return out
 }
 
 func (p *picture) sync(now time.Duration, s wire.Sync) (out []effect) {
@@ -163,19 +225,24 @@ func (p *picture) sync(now time.Duration, s wire.Sync) (out []effect) {
 		case p.ended[d.Lease] || !begins(&d) || d.Stop != "" || p.conflicted || !state.ValidID(d.Lease):
 			// Done with, or accepted by an agent before this one that kept no
 			// trace of it: the next heartbeat tells the hub that it is not held.
-		case p.why(now) != "":
+		case p.why(now) != "" || d.Work != nil && p.forbids(d.Work.Resources.Devices):
 			p.ended[d.Lease] = true
 			p.leases[d.Lease] = &held{desired: d, stop: offpeak.EndDeclined}
 			out = append(out, effect{doDecline, d.Lease, offpeak.EndDeclined})
 		default:
-			p.leases[d.Lease] = &held{desired: d, told: d.State != offpeak.LeaseOffered}
+			h := newHeld(d)
+			h.told = d.State != offpeak.LeaseOffered
+			p.leases[d.Lease] = h
 			out = append(out, effect{doAccept, d.Lease, ""})
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.leases)) {
-		if !listed[id] && !p.leases[id].ending {
+		if h := p.leases[id]; !listed[id] && !h.ending {
 			delete(p.leases, id)
 			out = append(out, effect{doDrop, id, ""})
+			if p.forbids(h.devices) {
+				out = append(out, effect{do: doOffer})
+			}
 		}
 	}
 	maps.DeleteFunc(p.ended, func(id offpeak.LeaseID, _ bool) bool { return !listed[id] })

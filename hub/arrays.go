@@ -222,6 +222,7 @@ func (h *Hub) tendGroups(ctx context.Context) error {
 			if !h.leads() {
 				continue
 			}
+			h.askForGangs()
 		}
 		for left := true; left && ctx.Err() == nil; {
 			left = false
@@ -247,6 +248,12 @@ func (h *Hub) tendGroup(ctx context.Context, u store.UnfinishedGroup) (left bool
 			return true, err
 		}
 		left = f.Left > 0
+	}
+	if u.Mend {
+		more, err := h.mend(ctx, u.ID)
+		if left = left || more; err != nil {
+			return true, err
+		}
 	}
 	if !u.Cancel {
 		return left, nil

@@ -209,6 +209,7 @@ func (h *Hub) wouldTake(j *offpeak.Job, fleet *placement.Snapshot) string {
 	b := market.Bid{Account: j.Account, NonInterruptible: r.NonInterruptible}
 	r.MaxPrice = nil
 	a := h.trade.Auction()
+	would := placement.Job{Account: j.Account, Driver: j.Spec.Task.Driver, Requirements: &r}
 	var ids []offpeak.NodeID
 	for o := range fleet.Offers {
 		if idle := idle(o); o.Ready && r.Fits(j.Account, j.Spec.Task.Driver, &idle) {
@@ -218,7 +219,11 @@ func (h *Hub) wouldTake(j *offpeak.Job, fleet *placement.Snapshot) string {
 	need, found := offpeak.Price(0), false
 	for some := range slices.Chunk(ids, auctionNodes) {
 		h.mu.Lock()
-		least, any := a.Needed(b, h.holdings(h.fleet.OffersOf(some), j.Account, j.Spec.Task.Driver, &r))
+		if it := h.queue.Item(j.ID); it != nil {
+			p := h.queue.Placement(it)
+			would.Fences, would.Now = p.Fences, p.Now
+		}
+		least, any := a.Needed(b, h.holdings(h.fleet.OffersOf(some), &would))
 		h.mu.Unlock()
 		if any && (!found || least < need) {
 			need, found = least, true
@@ -251,7 +256,7 @@ func (h *Hub) displacements(now time.Time) (won []winner) {
 		}
 		asks := it.Job().Requirements
 		b := market.Bid{Account: j.Account, Price: asks.MaxPrice, NonInterruptible: asks.NonInterruptible}
-		d, code := h.trade.Auction().Decide(b, h.holdings(h.fleet.Offers(), j.Account, j.Driver, j.Requirements), now)
+		d, code := h.trade.Auction().Decide(b, h.holdings(h.fleet.Offers(), &j), now)
 		if code != market.BidOK {
 			continue
 		}
@@ -280,13 +285,16 @@ func idle(o *offpeak.Offer) offpeak.Offer {
 
 // holdings are the leases on some nodes whose end would make room for a job; mu is
 // held.
-func (h *Hub) holdings(nodes iter.Seq2[*offpeak.Offer, iter.Seq2[offpeak.LeaseID, offpeak.Resources]], account offpeak.AccountID, driver string, fits *offpeak.Requirements) []market.Holding {
+func (h *Hub) holdings(nodes iter.Seq2[*offpeak.Offer, iter.Seq2[offpeak.LeaseID, offpeak.Resources]], j *placement.Job) []market.Holding {
 	var out []market.Holding
 	for o, held := range nodes {
 		if !o.Ready {
 			continue
 		}
-		if idle := idle(o); !fits.Fits(account, driver, &idle) {
+		if _, fenced := j.Fenced(o.Node); fenced {
+			continue
+		}
+		if idle := idle(o); !j.Requirements.Fits(j.Account, j.Driver, &idle) {
 			continue
 		}
 		for lease, r := range held {
@@ -302,12 +310,12 @@ func (h *Hub) holdings(nodes iter.Seq2[*offpeak.Offer, iter.Seq2[offpeak.LeaseID
 					freed.FreeDevices = append(freed.FreeDevices, d)
 				}
 			}
-			if !fits.Fits(account, driver, &freed) {
+			if !j.Requirements.Fits(j.Account, j.Driver, &freed) {
 				continue
 			}
 			s := e.stake
 			out = append(out, market.Holding{
-				Lease: lease, Account: s.account, Node: o.Node, Owner: o.Account, Bid: &s.bid, Ask: o.Ask.For(*fits),
+				Lease: lease, Account: s.account, Node: o.Node, Owner: o.Account, Bid: &s.bid, Ask: o.Ask.For(*j.Requirements),
 				NonInterruptible: s.steady, Started: s.started, Preempted: s.outbidAt,
 			})
 		}
@@ -364,7 +372,7 @@ func (h *Hub) offers() (changed []offpeak.Offer, gone []offpeak.NodeID) {
 func (h *Hub) waitingJobs() (queued, bids int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.queue.Len(), h.queue.Bids()
+	return h.queue.size(), h.queue.Bids()
 }
 
 // moved takes a node's new ask into the picture.

@@ -18,7 +18,7 @@ import (
 )
 
 func TestLogsAreFollowedExactlyToTheEnd(t *testing.T) {
-	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+	bubble(t, hub.Config{Fence: -1}, func(t *testing.T, g *grid) {
 		a := g.join("one")
 		spec := small()
 		spec.Retry = &offpeak.RetryPolicy{User: 1}
@@ -271,7 +271,7 @@ func TestExplanationSaysWhileSecondaryMetricsSleep(t *testing.T) {
 		weights := placement.DefaultWeights()
 		weights.Baseline = baseline
 		t.Run(strconv.Itoa(baseline), func(t *testing.T) {
-			bubble(t, hub.Config{Weights: weights}, func(t *testing.T, g *grid) {
+			bubble(t, hub.Config{Weights: weights, Fence: -1}, func(t *testing.T, g *grid) {
 				spec := small()
 				spec.Retry = &offpeak.RetryPolicy{User: 1}
 				a := g.join("one")

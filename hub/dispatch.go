@@ -13,7 +13,7 @@ import (
 	"offpeak/store"
 )
 
-// claimBatch is the most claims that share a transaction.
+// claimBatch is the most claims that share a transaction, but for the last: a gang.
 const claimBatch = 64
 
 // claimPace is the time between two claims that hubs on a shared store leave for
@@ -45,6 +45,8 @@ func (h *Hub) dispatch(ctx context.Context) error {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		unread := h.reloadStale(ctx)
+		unread = h.proved(ctx) || unread
+		unread = h.readGangs(ctx) || unread
 		if !h.leads() {
 			if h.rest(ctx, timer, time.Hour, unread) {
 				continue
@@ -132,12 +134,16 @@ func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
 		if !ok {
 			break
 		}
-		lease, err := h.newLease()
+		leases, err := h.newLeases(max(1, len(it.Gang())))
 		if err != nil {
 			h.env.Log.Error("no claim made", "err", err)
 			break
 		}
-		batch = append(batch, h.take(it, best, lease))
+		if it.Gang() != nil {
+			batch = append(batch, h.takeGang(it, leases)...)
+		} else {
+			batch = append(batch, h.take(it, best, leases[0]))
+		}
 	}
 	return batch, due
 }
@@ -148,22 +154,33 @@ func (h *Hub) take(it *queue.Item, best placement.Candidate, lease offpeak.Lease
 	now, j := h.env.Now(), it.Job()
 	turn := h.queue.Went(it)
 	h.queue.remove(j.ID)
+	a := h.seat(it, &j, best, lease, now)
+	a.turn = turn
+	return a
+}
+
+// seat holds in the picture what a claim for a job, or one of a gang, asks for.
+func (h *Hub) seat(it *queue.Item, j *queue.Job, best placement.Candidate, lease offpeak.LeaseID, now time.Time) attempt {
 	if !h.cfg.NoProcessLock {
 		h.fleet.Hold(best.Node, lease, best.Resources)
 		l := &offpeak.Lease{ID: lease, Account: j.Account, Node: best.Node, Resources: best.Resources, OfferedAt: now}
 		h.queue.hold(l, now.Add(j.Lasts), now)
 	}
-	return attempt{funded: h.funded, turn: turn, item: it, claim: store.Claim{
+	return attempt{funded: h.funded, item: it, claim: store.Claim{
 		Job: j.ID, Attempt: j.Attempt + 1, Node: best.Node, Lease: lease,
 		Resources: best.Resources, Price: h.trade.Charged(best.Price, j.Requirements), OfferFor: h.cfg.Offer,
-		Placement: record(best, h.queue.Policy()),
+		Placement: record(best, j.Policy, h.queue.Policy()),
 	}}
 }
 
-// record is what is kept of a choice with its event.
-func record(c placement.Candidate, policy placement.Policy) json.RawMessage {
-	b := append(make([]byte, 0, 80), `{"policy":"`...)
+// record is what is kept of a choice with its event. named is the job's policy, which
+// goes before the grid's.
+func record(c placement.Candidate, named, grid placement.Policy) json.RawMessage {
+	policy, from := chosenBy(named, grid)
+	b := append(make([]byte, 0, 96), `{"policy":"`...)
 	b = append(b, policy...)
+	b = append(b, `","policy_from":"`...)
+	b = append(b, from...)
 	b = append(b, `","weights":`...)
 	b = strconv.AppendInt(b, c.Version, 10)
 	b = append(b, `,"score":`...)
@@ -173,6 +190,20 @@ func record(c placement.Candidate, policy placement.Policy) json.RawMessage {
 		b = strconv.AppendInt(b, int64(c.Fits), 10)
 	}
 	return append(b, '}')
+}
+
+// Where a policy comes from.
+const (
+	policyJobs  = "job"
+	policyGrids = "grid"
+)
+
+// chosenBy is by which policy a job is placed, and whose that is.
+func chosenBy(named, grid placement.Policy) (policy placement.Policy, from string) {
+	if named != "" {
+		return named, policyJobs
+	}
+	return grid, policyGrids
 }
 
 // claim asks the store for the leases and settles what became of each.
@@ -208,10 +239,15 @@ func (h *Hub) claimed(ctx context.Context, batch []attempt, results []store.Clai
 		}
 	}
 	h.apply(changes...)
-	for i := range results {
-		if results[i].Err != nil {
-			h.lost(ctx, batch[i], results[i].Err)
+	for i := 0; i < len(results); {
+		n := batch[i].members()
+		switch err := results[i].Err; {
+		case err != nil && batch[i].item.Gang() != nil:
+			h.lostGang(batch[i:i+n], err)
+		case err != nil:
+			h.lost(ctx, batch[i], err)
 		}
+		i += n
 	}
 }
 
@@ -272,7 +308,7 @@ func (h *Hub) requeued(ctx context.Context, it *queue.Item) (queue.Job, bool) {
 		return queue.Job{}, false
 	}
 	now := h.queue.job(queued(&j), was.Text)
-	now.Avoid, now.Lost, now.Group, now.AtOnce = was.Avoid, was.Lost, was.Group, was.AtOnce
+	now.Avoid, now.Fences, now.Lost, now.Group, now.AtOnce = was.Avoid, was.Fences, was.Lost, was.Group, was.AtOnce
 	return now, true
 }
 
@@ -290,7 +326,11 @@ func (h *Hub) unclaimed(ctx context.Context, batch []attempt, err error) {
 		h.queue.Back(a.turn)
 		h.release(a.claim.Node, a.claim.Lease, now)
 		h.stale[a.claim.Node] = struct{}{}
-		h.queue.again(a.item, now.Add(time.Second), now)
+		if a.item.Gang() != nil {
+			h.queue.scatter(a.item, a.item.Job().Lost, now.Add(time.Second))
+		} else {
+			h.queue.again(a.item, now.Add(time.Second), now)
+		}
 	}
 	h.mu.Unlock()
 	for _, a := range batch {

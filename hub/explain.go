@@ -38,26 +38,33 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 	asks := h.trade.Effective(j.Spec.Requirements)
 	ask.Requirements = &asks
 	h.mu.Lock()
-	ask.Policy = h.queue.Policy()
+	ask.Policy, out.PolicyFrom = chosenBy(j.Spec.Policy, h.queue.Policy())
+	out.Policy = string(ask.Policy)
 	var lacks error
 	turn := 0 // the limit of its array, where that keeps it
 	if it := h.queue.Item(j.ID); it != nil {
 		in := it.Job()
-		ask.Avoid, lacks = in.Avoid, it.Lacks()
+		ask.Avoid, ask.Fences, ask.Now, lacks = in.Avoid, in.Fences, h.env.Now(), it.Lacks()
 		if !it.HasTurn() {
 			turn = in.AtOnce
 		}
 	}
+	gang := h.gangStands(&j)
 	fleet := h.fleet.Snapshot()
 	h.mu.Unlock()
 	seen := newSurvey(ask, fleet)
 	e, nodes := &seen.Explanation, fleet.Len()
 	h.standing(&j, e.Idle, &out)
 	bid := ""
-	if e.Fits == 0 && e.Could > 0 {
+	if e.Fits == 0 && e.Could > 0 && gang == nil {
 		bid = h.wouldTake(&j, fleet)
 	}
-	own, err := h.purse(ctx, j.Account, &j.Spec, j.ID)
+	need, err := h.gangNeeds(ctx, &j, gang)
+	if err != nil {
+		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
+	}
+	out.Gang = gang
+	own, err := h.purse(ctx, j.Account, &j.Spec, j.ID, need)
 	if err != nil {
 		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 	}
@@ -71,8 +78,11 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 		out.Withheld = append(out.Withheld, lack[i].Withheld)
 		parts = append(parts, lack[i].Sentence)
 	}
-	if len(parts) == 0 || e.Fits == 0 || pauses {
+	if len(parts) == 0 || e.Fits < need || pauses {
 		s := h.waiting(&j, e, nodes, out.Ahead)
+		if gang != nil && !pauses && nodes > 0 {
+			s = gangWaits(gang, e, nodes, out.Ahead)
+		}
 		if !pauses && len(parts) == 0 {
 			s += bid
 			if e.Could > 0 {
@@ -105,7 +115,7 @@ func (h *Hub) waiting(j *offpeak.Job, e *placement.Explanation, nodes, ahead int
 		if nodes == 1 {
 			none = "The only node can't"
 		}
-		return none + " ever run it as it is." + remedies(e, true)
+		return none + " run it as it is." + remedies(e, true)
 	}
 }
 
@@ -202,7 +212,7 @@ func remedy(r offpeak.Reason) string {
 	case offpeak.FitBusyGPU, offpeak.FitBusyCPU, offpeak.FitBusyMemory, offpeak.FitBusyDisk:
 		return "Other jobs hold it: wait for one to end, or submit it asking for less."
 	case offpeak.FitFence:
-		return "An earlier attempt failed there, so other nodes come first."
+		return "An attempt of it failed there, or was declined, a moment ago: it may go there again by itself when the fence ends."
 	case offpeak.FitQuota:
 		return "It goes on when a job of its account ends, or when an admin raises the quota (`offpeak account quota --running`)."
 	case offpeak.FitBudget:

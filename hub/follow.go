@@ -88,9 +88,10 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 		h.queue.hold(&offpeak.Lease{ID: e.Lease, Account: e.Account, Node: e.Node, Resources: d.Resources, OfferedAt: e.At}, time.Time{}, now)
 		return
 	case "node.enrolled", "node.inventory", "node.online", "node.late", "node.offline",
-		"node.open", "node.draining", "node.closed", "node.available", "node.in_use", "node.ask":
+		"node.open", "node.draining", "node.closed", "node.available", "node.in_use", "node.ask", "node.quarantined", "node.trusted":
 		// This hub may have changed the node since: the store knows.
 		h.stale[e.Node] = struct{}{}
+		h.followTurn(e, now)
 		return
 	case "account.quota", "ledger.deposit", "ledger.payout_returned":
 		h.funded++
@@ -102,7 +103,7 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 	case "job":
 		h.queue.endedElsewhere(e)
 		f.queued = slices.DeleteFunc(f.queued, func(id offpeak.JobID) bool { return id == e.Job })
-		if it := h.queue.Item(e.Job); offpeak.JobState(state).Terminal() || it != nil && it.Job().Attempt < e.Attempt {
+		if offpeak.JobState(state).Terminal() || h.queue.older(e.Job, e.Attempt) {
 			h.queue.remove(e.Job)
 		}
 	case "lease":
@@ -131,7 +132,7 @@ func (h *Hub) followLease(f *following, e *offpeak.Event, state offpeak.LeaseSta
 		h.live.note(e, state, now)
 		return
 	}
-	h.blame(e.Node, e.Lease, e.Reason, now)
+	h.fared(e.Node, e.Lease, e.Reason, e.At, now)
 	h.live.drop(e.Lease)
 	if o, known := h.fleet.Offer(e.Node); known {
 		h.queue.Funded(o.Account) // it may have earned something

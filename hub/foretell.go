@@ -45,14 +45,16 @@ func (h *Hub) Foretell(ctx context.Context, account offpeak.AccountID, spec offp
 	}
 	asks := h.trade.Effective(spec.Requirements)
 	h.mu.Lock()
-	policy, fleet := h.queue.Policy(), h.fleet.Snapshot()
+	policy, from := chosenBy(spec.Policy, h.queue.Policy())
+	fleet := h.fleet.Snapshot()
 	h.mu.Unlock()
 	s := newSurvey(placement.Job{Account: account, Attempt: 1, Driver: spec.Task.Driver, Requirements: &asks, Policy: policy}, fleet)
+	out.Policy, out.PolicyFrom = string(policy), from
 	bid := ""
 	if s.Fits == 0 && s.Could > 0 {
 		bid = h.wouldTake(&offpeak.Job{Account: account, Spec: spec}, fleet)
 	}
-	own, err := h.purse(ctx, account, &spec, "")
+	own, err := h.purse(ctx, account, &spec, "", 1)
 	if err != nil {
 		return out, fmt.Errorf("foretell: %w", err)
 	}

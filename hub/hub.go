@@ -52,6 +52,7 @@ import (
 	"offpeak/ledger"
 	"offpeak/market"
 	"offpeak/placement"
+	"offpeak/placement/past"
 	"offpeak/placement/queue"
 	"offpeak/store"
 	"offpeak/wire"
@@ -71,6 +72,9 @@ type Config struct {
 	// Quarantine is how long a node where jobs keep dying by its fault gets no work,
 	// the first time. Default 1m.
 	Quarantine time.Duration
+	// Fence is how long a job is kept off a node where an attempt of it failed, the
+	// first time. Default 1m, no longer than offpeak.LongestFence; negative: not at all.
+	Fence time.Duration
 	// Session is how long a node's session token lives. Default 15m.
 	Session time.Duration
 	// Retention is what the janitor keeps. Defaults: jobs 30 days, logs 14,
@@ -118,6 +122,7 @@ func (c Config) withDefaults() Config {
 	or(&c.Offer, 15*time.Second)
 	or(&c.Tick, time.Second)
 	or(&c.Quarantine, time.Minute)
+	or(&c.Fence, time.Minute)
 	or(&c.Session, 15*time.Minute)
 	or(&c.Retention.Jobs, 30*day)
 	or(&c.Retention.Logs, 14*day)
@@ -183,8 +188,14 @@ type picture struct {
 	// over are leases that this hub saw give up what they held, and when: what
 	// another hub wrote of them before may be read after. For shared stores.
 	over map[offpeak.LeaseID]time.Time
-	// trials are what is held against nodes where jobs died by the node's fault.
+	// trials are the nodes in quarantine; proven those that left it since a probe
+	// lasted, of which the store is to be told.
 	trials map[offpeak.NodeID]*trial
+	proven map[offpeak.NodeID]time.Time
+	// past is what nodes did, of which what is expected of them is reckoned; ends of
+	// leases until pastUntil were read with it.
+	past      past.Book
+	pastUntil time.Time
 	// prizes are nodes that jobs have won, by the lease that gives way.
 	prizes map[offpeak.LeaseID]prize
 	// funded counts news of money: a claim that was refused for want of it while
@@ -244,7 +255,7 @@ func New(cfg Config, env Env) *Hub {
 		picture: picture{
 			fleet: placement.NewFleet(cfg.Weights), live: newDeadlines(),
 			stale: make(map[offpeak.NodeID]struct{}),
-			over:  make(map[offpeak.LeaseID]time.Time), trials: make(map[offpeak.NodeID]*trial), prizes: make(map[offpeak.LeaseID]prize),
+			over:  make(map[offpeak.LeaseID]time.Time), trials: make(map[offpeak.NodeID]*trial), proven: make(map[offpeak.NodeID]time.Time), prizes: make(map[offpeak.LeaseID]prize),
 		},
 		wakeup: make(chan struct{}, 1), untended: make(chan struct{}, 1), loaded: make(chan struct{}), stopped: make(chan struct{}),
 		nothing: []wire.Desired{},
@@ -269,7 +280,10 @@ func New(cfg Config, env Env) *Hub {
 	h.tuning = tuning.New(tuning.Env{
 		Store: env.Store, Log: env.Log, Default: placement.Tuning{Policy: placement.Cheapest, Weights: cfg.Weights}, Apply: h.tune, Wrote: h.wrote,
 	})
-	h.queue = waiting{Queue: queue.New(cfg.Queue, h.fleet, h.trade.Effective), margin: cfg.Offer + slack(cfg.Offer+24*time.Hour)}
+	h.queue = waiting{
+		Queue: queue.New(cfg.Queue, h.fleet, h.trade.Effective), gangs: make(map[offpeak.GroupID]*gang), unread: make(map[offpeak.GroupID]struct{}),
+		margin: cfg.Offer + slack(cfg.Offer+24*time.Hour), fence: cfg.Fence,
+	}
 	h.queue.SetPolicy(placement.Cheapest)
 	h.money = money.New(money.Env{Store: env.Store, Payments: env.Payments, Posted: h.posted})
 	return h
@@ -295,6 +309,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 	if err := h.loadFleet(ctx); err != nil {
 		return done(ctx, fmt.Errorf("load fleet: %w", err))
+	}
+	if err := h.loadPast(ctx); err != nil {
+		return done(ctx, fmt.Errorf("load how nodes fared: %w", err))
 	}
 	if err := h.amnesty(ctx); errors.Is(err, offpeak.ErrStorage) {
 		// A full disk is no reason to be away: what can be read is served, and the

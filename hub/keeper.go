@@ -11,6 +11,7 @@ import (
 
 	"offpeak"
 	"offpeak/placement"
+	"offpeak/placement/past"
 	"offpeak/store"
 	"offpeak/wire"
 )
@@ -246,9 +247,14 @@ func (h *Hub) beaten(b *beat) {
 	}
 	p.mu.Unlock()
 	if newest && (woke || turned) {
+		now := h.env.Now()
 		h.changedNode(p.id, func(f *placement.Fleet) {
 			f.SetLiveness(p.id, offpeak.NodeOnline)
 			f.SetAvailability(p.id, b.in.Availability, b.in.Why)
+			h.turned(p.id, now, func(then *past.Node) {
+				then.Says(b.in.Availability, now)
+				then.Heard(offpeak.NodeOnline, now)
+			})
 		})
 	}
 	h.apply(r.Changes...)

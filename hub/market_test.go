@@ -178,7 +178,7 @@ func TestAskFollowsItsSchedule(t *testing.T) {
 		if j := g.job(job); j.State != offpeak.JobQueued {
 			t.Fatalf("before the window the job is %s", j.State)
 		}
-		a.keep(2 * time.Minute)
+		a.keep(time.Minute)
 		d := a.works()
 		if d.Job != job || g.price(job) != 10*cent {
 			t.Errorf("offered %s at %s", d.Job, g.price(job))
@@ -188,6 +188,28 @@ func TestAskFollowsItsSchedule(t *testing.T) {
 			t.Errorf("after the window it asks %+v", n.Ask)
 		}
 		a.end(d, offpeak.EndCompleted)
+	})
+}
+
+// A plan whose answer was lost is asked for again, also after its end: it is done, and
+// by now nothing is asked.
+func TestAPlanIsSaidAgainWhenItIsOver(t *testing.T) {
+	bubble(t, hub.Config{}, func(t *testing.T, g *grid) {
+		a := g.join("one")
+		until, price := time.Now().Add(time.Minute), 50*cent
+		plan := wire.AskPlan{Ask: &wire.Prices{GPU: &price}, Until: &until}
+		op := g.op()
+		first, err := g.hub.Trade().SetAsk(t.Context(), op, g.account, a.id, plan)
+		must(t, err)
+		a.keep(2 * time.Minute)
+		again, err := g.hub.Trade().SetAsk(t.Context(), op, g.account, a.id, plan)
+		must(t, err)
+		if first.Ask == nil || again.Ask != nil || again.Of != first.Of || again.Plan == nil {
+			t.Errorf("first it asks %+v, then %+v", first, again)
+		}
+		if got, err := g.hub.Trade().SetAsk(t.Context(), g.op(), g.account, a.id, plan); !errors.Is(err, offpeak.ErrInvalid) {
+			t.Errorf("another operation: %+v, %v, want it refused", got, err)
+		}
 	})
 }
 

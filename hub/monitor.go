@@ -8,6 +8,7 @@ import (
 
 	"offpeak"
 	"offpeak/placement"
+	"offpeak/placement/past"
 	"offpeak/store"
 )
 
@@ -25,6 +26,7 @@ func (h *Hub) monitor(ctx context.Context) error {
 	ticker := time.NewTicker(h.cfg.Tick)
 	defer ticker.Stop()
 	last := h.env.Now()
+	reckoned := last
 	for {
 		select {
 		case <-ctx.Done():
@@ -50,6 +52,10 @@ func (h *Hub) monitor(ctx context.Context) error {
 			h.makeAmends(ctx)
 			last = h.env.Now()
 			continue
+		}
+		if now.Sub(reckoned) >= pastPace {
+			reckoned = now
+			h.expectAll(now)
 		}
 		h.overdue(ctx, now)
 		if err := h.expire(ctx, asOf); err != nil {
@@ -219,7 +225,10 @@ func (h *Hub) silence(ctx context.Context, now, asOf time.Time) error {
 		p.liveness = l
 		p.settled = false
 		p.mu.Unlock()
-		h.changedNode(id, func(f *placement.Fleet) { f.SetLiveness(id, l) })
+		h.changedNode(id, func(f *placement.Fleet) {
+			f.SetLiveness(id, l)
+			h.turned(id, now, func(p *past.Node) { p.Heard(l, now) })
+		})
 		h.env.Log.Info("node fell silent", "node", id, "liveness", l)
 	}
 	return nil

@@ -142,6 +142,10 @@ func work(a *store.Assignment) *wire.Work {
 		JobName: a.Spec.Name, Account: a.Lease.Account, Task: task, Limits: a.Spec.Limits,
 		Resources: a.Lease.Resources, Checkpoints: a.Checkpoints,
 	}
+	// A lease has its devices in the order in which the job asks for them.
+	for _, g := range a.Spec.Requirements.GPUs {
+		w.VRAM = append(w.VRAM, g.VRAM)
+	}
 	for _, in := range a.Inputs {
 		w.Inputs = append(w.Inputs, wire.Input{Into: in.Into, Tree: in.Tree})
 	}
@@ -326,6 +330,49 @@ func (h *Hub) SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak
 	return nil
 }
 
+// SetReadings says what a node's devices do now.
+func (h *Hub) SetReadings(ctx context.Context, node offpeak.NodeID, readings []offpeak.Reading) error {
+	if err := checkReadings(readings); err != nil {
+		return err
+	}
+	ctx, done := h.settling(ctx)
+	defer done()
+	if err := h.env.Store.SetReadings(ctx, node, readings); err != nil {
+		return fmt.Errorf("set readings of %s: %w", node, h.failed(err))
+	}
+	return nil
+}
+
+// checkReadings refuses what no machine's devices do.
+func checkReadings(readings []offpeak.Reading) error {
+	if len(readings) > 64 {
+		return &offpeak.FieldError{Field: "readings", Value: fmt.Sprint(len(readings)), Rule: "are at most 64"}
+	}
+	var errs []error
+	for i, r := range readings {
+		refuse := func(field, value, rule string) {
+			errs = append(errs, &offpeak.FieldError{Field: fmt.Sprintf("readings[%d].%s", i, field), Value: value, Rule: rule})
+		}
+		if r.Device == "" || len(r.Device) > 128 {
+			refuse("device", string(r.Device), "names the device in at most 128 bytes")
+		}
+		for field, n := range map[string]*int{"temperature_celsius": r.Temperature, "power_watts": r.Power, "utilisation_percent": r.Utilisation} {
+			if n != nil && (*n < -273 || *n > 1_000_000) {
+				refuse(field, fmt.Sprint(*n), "is from -273 to 1000000")
+			}
+		}
+		for field, b := range map[string]*offpeak.Bytes{"used_bytes": r.Used, "used_by_others_bytes": r.Others} {
+			if b != nil && (*b < 0 || *b > offpeak.MaxBytes) {
+				refuse(field, fmt.Sprint(int64(*b)), "is an amount of bytes")
+			}
+		}
+		if len(r.Throttled) > 8 || slices.ContainsFunc(r.Throttled, func(s string) bool { return len(s) > 32 }) {
+			refuse("throttled", "", "are at most 8 words of 32 bytes")
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // reread takes a node's new state into the picture and tells its watchers,
 // since leases of it may have been asked to stop.
 func (h *Hub) reread(ctx context.Context, node offpeak.NodeID, revision int64) {
@@ -351,6 +398,7 @@ func (h *Hub) SetIntent(ctx context.Context, op store.Op, account offpeak.Accoun
 	h.changedNode(node, func(f *placement.Fleet) { f.SetIntent(node, n.Intent) })
 	h.apply(changes...)
 	h.peers.changed(node, n.Revision, true)
+	h.until(&n)
 	return n, nil
 }
 

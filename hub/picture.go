@@ -37,6 +37,9 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 		if l := changes[i].Lease; l != nil && changes[i].Begun {
 			h.traded(&store.Paid{Node: l.Node, Devices: l.Resources.Devices, Price: l.Price}, true)
 		}
+		if changes[i].Broken != "" {
+			h.tend()
+		}
 		if paid := changes[i].Paid; paid != nil {
 			h.traded(paid, false)
 		}
@@ -76,7 +79,11 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 			h.over[l.ID] = now
 		}
 		if l.State.Terminal() {
-			h.blame(l.Node, l.ID, l.Reason, now)
+			ended := now
+			if l.EndedAt != nil {
+				ended = *l.EndedAt
+			}
+			h.fared(l.Node, l.ID, l.Reason, ended, now)
 			h.live.drop(l.ID)
 			h.queue.MemberEnded(offpeak.GroupID(c.Job.Group))
 		} else {
@@ -87,13 +94,19 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 			h.live.stakes(l, &c.Job.Spec.Requirements, c.Job.OutbidAt)
 		}
 	}
+	if c.Tried {
+		if c.Quarantine != nil && h.fleet.Version(c.Node) != 0 {
+			h.held(c.Node, c.Quarantine)
+		}
+		h.stale[c.Node] = struct{}{} // another end may have come after
+	}
 	if c.NodeClosed {
 		h.fleet.SetIntent(c.Node, offpeak.NodeClosed)
 	}
-	switch it := h.queue.Item(c.Job.ID); {
+	switch {
 	case c.Queued != nil:
 		h.queue.add(h.elsewhere(*c.Queued, c.Lease, now), asksText(c.Queued.Requirements), now)
-	case c.Job.State.Terminal() || it != nil && it.Job().Attempt < c.Job.Attempt:
+	case c.Job.State.Terminal() || h.queue.older(c.Job.ID, c.Job.Attempt):
 		// A change that is older than what queued the job again says nothing.
 		h.queue.remove(c.Job.ID)
 	}
@@ -107,14 +120,14 @@ func (h *Hub) release(node offpeak.NodeID, lease offpeak.LeaseID, now time.Time)
 	}
 }
 
-// elsewhere keeps a job that a node declined, or did not answer, from going
-// straight back to it: the store counts no fault there, so nothing else would.
+// elsewhere has a job that a node declined, or did not answer, pause for a moment:
+// the store counts no fault there, and where many nodes decline nothing else would
+// keep it from going round among them.
 func (h *Hub) elsewhere(q store.Queued, l *offpeak.Lease, now time.Time) store.Queued {
 	const pause = 250 * time.Millisecond
 	if l == nil || (l.Reason != offpeak.EndDeclined && l.Reason != offpeak.EndOfferLapsed) {
 		return q
 	}
-	q.Avoid = append(slices.Clone(q.Avoid), l.Node)
 	if at := now.Add(pause); at.After(q.NotBefore) {
 		q.NotBefore = at
 	}
@@ -242,6 +255,13 @@ func (h *Hub) setNodeIf(n offpeak.Node, held []store.Assignment, version uint64)
 	}
 	before := slices.Collect(h.fleet.Leases(n.ID))
 	h.fleet.Set(n, holds)
+	h.remember(&n, now)
+	h.held(n.ID, n.Quarantine)
+	for i := range held {
+		if q, l := n.Quarantine, &held[i].Lease; q != nil && l.State.Holds() && l.OfferedAt.After(q.Since) {
+			h.fleet.Probing(n.ID, l.ID)
+		}
+	}
 	for _, id := range before {
 		if !slices.Contains(slices.Collect(h.fleet.Leases(n.ID)), id) {
 			h.queue.Release(id, now)
@@ -265,7 +285,9 @@ func (h *Hub) forget(id offpeak.NodeID) {
 		h.queue.Release(lease, h.env.Now())
 	}
 	h.fleet.Remove(id)
+	h.past.Forget(id)
 	delete(h.trials, id)
+	delete(h.proven, id)
 	h.queue.Gone(id)
 	delete(h.stale, id)
 	h.mu.Unlock()
@@ -316,13 +338,13 @@ func (h *Hub) readQueue(ctx context.Context) (added int, seen map[offpeak.JobID]
 		}
 		now := h.env.Now()
 		h.mu.Lock()
-		before := h.queue.Len()
+		before := h.queue.size()
 		for i := range batch {
 			if _, left := h.queue.taken[batch[i].Job]; !left {
 				h.queue.add(batch[i], asks[i], now)
 			}
 		}
-		added += h.queue.Len() - before
+		added += h.queue.size() - before
 		h.mu.Unlock()
 		batch = batch[:0]
 	}
@@ -374,7 +396,7 @@ func (h *Hub) audit(ctx context.Context) error {
 		h.metrics.counted(counts)
 		h.countMoney(ctx)
 		h.mu.Lock()
-		have := h.queue.Len()
+		have := h.queue.size()
 		h.mu.Unlock()
 		off := counts[offpeak.JobQueued] - have
 		switch {
@@ -403,10 +425,7 @@ func (h *Hub) audit(ctx context.Context) error {
 // reconcile makes the queue in memory what the store has.
 func (h *Hub) reconcile(ctx context.Context) error {
 	h.mu.Lock()
-	before := make([]offpeak.JobID, 0, h.queue.Len())
-	for it := range h.queue.Items {
-		before = append(before, it.ID())
-	}
+	before := slices.AppendSeq(make([]offpeak.JobID, 0, h.queue.size()), h.queue.jobs)
 	h.mu.Unlock()
 	added, seen, err := h.readQueue(ctx)
 	if err != nil {

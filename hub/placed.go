@@ -27,6 +27,7 @@ func (h *Hub) placed(ctx context.Context, j *offpeak.Job) (*wire.Placed, error) 
 		Price     offpeak.Price `json:"price"`
 		Placement struct {
 			Policy     string  `json:"policy"`
+			From       string  `json:"policy_from"`
 			Weights    int64   `json:"weights"`
 			Score      float64 `json:"score"`
 			Candidates int     `json:"candidates"`
@@ -37,6 +38,6 @@ func (h *Hub) placed(ctx context.Context, j *offpeak.Job) (*wire.Placed, error) 
 	p := d.Placement
 	return &wire.Placed{
 		Attempt: e.Attempt, Node: e.Node, At: e.At, Price: d.Price,
-		Policy: p.Policy, Weights: p.Weights, Score: p.Score, Candidates: p.Candidates,
+		Policy: p.Policy, PolicyFrom: p.From, Weights: p.Weights, Score: p.Score, Candidates: p.Candidates,
 	}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/placement"
 	"offpeak/placement/queue"
 	"offpeak/store"
 )
@@ -20,6 +21,13 @@ type waiting struct {
 	// node: until its agent takes the offer, and until the hub stops what is over
 	// its time.
 	margin time.Duration
+	// fence is for how long a job is kept off a node where one attempt of it failed.
+	fence time.Duration
+	// gangs are those of which members are queued: see gather. unread are those of which
+	// the store is to say whether they are whole; news counts what was heard of any.
+	gangs  map[offpeak.GroupID]*gang
+	unread map[offpeak.GroupID]struct{}
+	news   int
 }
 
 // asksText is the canonical text of requirements: fields in order, map keys sorted.
@@ -36,7 +44,7 @@ func asksText(r *offpeak.Requirements) string {
 func queued(j *offpeak.Job) store.Queued {
 	q := store.Queued{
 		Job: j.ID, Account: j.Account, Attempt: j.Attempt, Priority: j.Spec.Priority, Lasts: j.Spec.Limits.Lasts(),
-		Submitted: j.SubmittedAt, Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements,
+		Submitted: j.SubmittedAt, Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements, Policy: j.Spec.Policy,
 	}
 	if j.NotBefore != nil {
 		q.NotBefore = *j.NotBefore
@@ -46,22 +54,36 @@ func queued(j *offpeak.Job) store.Queued {
 
 // add queues a job. One that is there with the same or a newer attempt stays as it
 // is.
-func (w *waiting) add(in store.Queued, asks string, now time.Time) *queue.Item {
-	return w.Add(w.job(in, asks), now)
+func (w *waiting) add(in store.Queued, asks string, now time.Time) {
+	if in.Gang != "" {
+		w.gather(in, asks)
+		return
+	}
+	w.Add(w.job(in, asks), now)
 }
 
 func (w *waiting) job(in store.Queued, asks string) queue.Job {
-	return queue.Job{
+	out := queue.Job{
 		ID: in.Job, Account: in.Account, Attempt: in.Attempt, Priority: in.Priority, Submitted: in.Submitted, NotBefore: in.NotBefore,
-		Driver: in.Driver, Requirements: in.Requirements, Text: asks, Lasts: in.Lasts + w.margin, Avoid: in.Avoid,
+		Driver: in.Driver, Requirements: in.Requirements, Text: asks, Policy: in.Policy, Lasts: in.Lasts + w.margin, Avoid: in.Avoid,
 		Group: in.Group, AtOnce: in.AtOnce,
 	}
+	for i := range in.Failed {
+		f := &in.Failed[i]
+		if until := f.Fenced(w.fence); !until.IsZero() {
+			out.Fences = append(out.Fences, placement.Fence{Node: f.Node, Until: until})
+		}
+	}
+	return out
 }
 
 // remove forgets a job, if it is queued.
 func (w *waiting) remove(job offpeak.JobID) {
 	if w.taken != nil {
 		w.taken[job] = struct{}{}
+	}
+	if w.leaves(job) {
+		return
 	}
 	w.Remove(job)
 }

@@ -51,7 +51,7 @@ func TestEventsAreEnoughToReplay(t *testing.T) {
 	must(t, err)
 	big := small()
 	big.Requirements.CPU = 64_000
-	big.Priority = 7
+	big.Priority, big.Policy = 7, offpeak.PolicyFastest
 	waits, gone := g.submit(big), g.submit(big)
 	_, err = g.hub.Cancel(t.Context(), g.op(), "", gone)
 	must(t, err)
@@ -90,7 +90,7 @@ func TestEventsAreEnoughToReplay(t *testing.T) {
 	if j := jobs[done]; j.Work.Std() != 50*time.Millisecond || j.Guessed || j.Driver != small().Task.Driver || j.Account != g.account || j.Limit == 0 {
 		t.Errorf("the job that ran: %+v", j)
 	}
-	if j := jobs[waits]; !j.Guessed || j.Priority != 7 || j.Requirements.CPU != 64_000 {
+	if j := jobs[waits]; !j.Guessed || j.Priority != 7 || j.Policy != offpeak.PolicyFastest || j.Requirements.CPU != 64_000 {
 		t.Errorf("the job that waits: %+v", j)
 	}
 

@@ -30,7 +30,9 @@ func (h *Hub) standing(j *offpeak.Job, could int, out *wire.Explanation) {
 		out.Share = &wire.Share{CoreHours: s.Hours, Part: s.Part, Cores: s.Cores}
 	}
 	if r := h.queue.Reservation(j.ID); r != nil {
-		out.Reserved = &wire.Reservation{Node: r.Node, At: r.At}
+		if out.Reserved = (&wire.Reservation{Node: r.Node, At: r.At}); it.Gang() != nil {
+			out.Reserved.Nodes = r.Nodes()
+		}
 	}
 	if by, bounded := h.queue.Bound(it, now, could); bounded {
 		out.StartsBy = &by
@@ -44,6 +46,8 @@ func order(out *wire.Explanation) string {
 		fmt.Fprintf(&b, " Its account had %.0f %% of what was used lately.", 100*s.Part)
 	}
 	switch {
+	case out.Reserved != nil && out.Reserved.Nodes > 0:
+		fmt.Fprintf(&b, " %d nodes are kept for it, and are free for it by %s UTC.", out.Reserved.Nodes, out.Reserved.At.UTC().Format(time.DateTime))
 	case out.Reserved != nil:
 		fmt.Fprintf(&b, " %s is kept for it, and is free for it by %s UTC.", out.Reserved.Node, out.Reserved.At.UTC().Format(time.DateTime))
 	case out.StartsBy != nil:
@@ -61,15 +65,16 @@ type purse struct {
 	balances                         wire.Balance
 }
 
-// purse looks at what a job may have. An id is needed for one that may have spent
-// some of its budget. It returns ErrQuota where the account may submit no more and
-// none is given.
-func (h *Hub) purse(ctx context.Context, account offpeak.AccountID, spec *offpeak.Spec, job offpeak.JobID) (*purse, error) {
+// purse looks at what a job may have that begins with so many leases. An id is needed
+// for one that may have spent some of its budget. It returns ErrQuota where the account
+// may submit no more and none is given.
+func (h *Hub) purse(ctx context.Context, account offpeak.AccountID, spec *offpeak.Spec, job offpeak.JobID, leases int) (*purse, error) {
+	leases = max(leases, 1) // a gang of which none is left
 	a, err := h.env.Store.Account(ctx, account)
 	if err != nil {
 		return nil, err
 	}
-	p := &purse{most: a.Quota.Running, mostGPUs: a.Quota.GPUs, want: len(spec.Requirements.GPUs)}
+	p := &purse{most: a.Quota.Running, mostGPUs: a.Quota.GPUs, want: leases * len(spec.Requirements.GPUs)}
 	p.GPUs, p.MostGPUs = -1, -1
 	if q := a.Quota; q.Running > 0 || q.Queued > 0 && job == "" {
 		counts, err := h.env.Store.CountJobs(ctx, account)
@@ -86,13 +91,13 @@ func (h *Hub) purse(ctx context.Context, account offpeak.AccountID, spec *offpea
 			return nil, fmt.Errorf("%w: %d jobs have not ended, the account may have %d", offpeak.ErrQuota, all, q.Queued)
 		}
 		p.live = counts[offpeak.JobLeased] + counts[offpeak.JobRunning] + counts[offpeak.JobCancelling]
-		p.Full = q.Running > 0 && p.live >= q.Running
+		p.Full = q.Running > 0 && p.live+leases > q.Running
 	}
 	if p.mostGPUs > 0 {
 		h.mu.Lock()
 		p.gpus = h.queue.GPUs(account)
 		h.mu.Unlock()
-		p.GPUs, p.MostGPUs = max(p.mostGPUs-p.gpus, 0), p.mostGPUs
+		p.GPUs, p.MostGPUs = max(p.mostGPUs-p.gpus, 0)/leases, p.mostGPUs/leases
 	}
 	if p.balances, err = h.money.Balance(ctx, account); err != nil {
 		return nil, err

@@ -55,7 +55,7 @@ func (h *Hub) tell(ctx context.Context, s *survey, spec *offpeak.Spec, account o
 			price := h.trade.Charged(o.Ask.For(*s.job.Requirements), &spec.Requirements)
 			n.Price, n.Note = &price, s.job.Requirements.Tolerated(o)
 			if slices.Contains(s.job.Avoid, v.Node) {
-				n.Note = remedy(offpeak.Reason{Code: offpeak.FitFence})
+				n.Note = "An earlier attempt ended badly there, so other nodes come first."
 			}
 		} else if all := placement.Reasons(s.job, *o); len(all) > 1 {
 			n.Also = all[1:]
@@ -120,7 +120,7 @@ func (h *Hub) foresee(ctx context.Context, s *survey, spec *offpeak.Spec, own *p
 	}
 	now := h.env.Now()
 	for _, c := range look.Changes {
-		if n, ok := h.nearest(&c, spec, now); ok {
+		if n, ok := h.nearest(s, &c, spec, now); ok {
 			out.Nearest = append(out.Nearest, n)
 		}
 	}
@@ -129,7 +129,7 @@ func (h *Hub) foresee(ctx context.Context, s *survey, spec *offpeak.Spec, own *p
 
 // nearest puts a change into the words of who submitted the job. ok is false where
 // such a job could not be submitted: a premium may take its bid out of bounds.
-func (h *Hub) nearest(c *placement.Change, spec *offpeak.Spec, now time.Time) (n wire.Nearest, ok bool) {
+func (h *Hub) nearest(s *survey, c *placement.Change, spec *offpeak.Spec, now time.Time) (n wire.Nearest, ok bool) {
 	changed := *spec
 	changed.Requirements = c.Requirements
 	r := &changed.Requirements
@@ -160,7 +160,7 @@ func (h *Hub) nearest(c *placement.Change, spec *offpeak.Spec, now time.Time) (n
 			}
 		}
 		n.Parts = append(n.Parts, part)
-		words = append(words, changedTo(&part, more, c.At, now))
+		words = append(words, changedTo(&part, more, c.At, s.called(c.First), now))
 	}
 	n.Sentence = strings.Join(words, " and ")
 	// What is held against offers is not above what this bid can take.
@@ -168,6 +168,16 @@ func (h *Hub) nearest(c *placement.Change, spec *offpeak.Spec, now time.Time) (n
 		return n, false
 	}
 	return n, changed.Validate() == nil
+}
+
+// called is how the job's owner knows a node: other owners' names are theirs.
+func (s *survey) called(id offpeak.NodeID) string {
+	for i := range s.Nodes {
+		if v := &s.Nodes[i]; v.Node == id && v.Account == s.job.Account && v.Name != "" {
+			return v.Name
+		}
+	}
+	return string(id)
 }
 
 // less says by how much a size shrinks, where that is a round one.
@@ -179,7 +189,7 @@ func less(by offpeak.Bytes) string {
 }
 
 // changedTo puts one part of a change into words.
-func changedTo(p *wire.NearestPart, more string, at *time.Time, now time.Time) string {
+func changedTo(p *wire.NearestPart, more string, at *time.Time, first string, now time.Time) string {
 	switch {
 	case p.Code == offpeak.FitQuota && p.Flag == "":
 		return "once another job of its account ends"
@@ -192,6 +202,8 @@ func changedTo(p *wire.NearestPart, more string, at *time.Time, now time.Time) s
 			what = "once a node's quarantine ends"
 		case offpeak.FitNoAsk:
 			what = "once its owner's ask is in force"
+		case offpeak.FitFence:
+			what = "once the fence on " + first + " ends"
 		}
 		if at == nil {
 			return what

@@ -21,6 +21,8 @@ type blocker struct {
 	job func(*offpeak.Spec)
 	// block and lift are what happens to the grid before the job comes and after.
 	block, lift func(g *grid, a *agent)
+	// after is what happens to the job before the others block it.
+	after func(g *grid, a *agent)
 	// cause is the filter that explain counts, withheld what it lists beside, says
 	// what the summary has; "" where it need not.
 	cause    offpeak.FitCode
@@ -146,9 +148,12 @@ func blockers() []blocker {
 				g.account = g.poor("poor")
 			},
 			lift: func(g *grid, _ *agent) { g.deposits(g.account, "100") }},
-		{name: "failed attempt", says: "It pauses until",
-			block: nil, // the job itself fails once, see below
-			lift:  func(_ *grid, a *agent) { a.keep(time.Minute) }},
+		{name: "failed attempt", says: "It pauses until", after: fails,
+			lift: func(_ *grid, a *agent) { a.keep(time.Minute) }},
+		{name: "fence", cause: offpeak.FitFence, says: "fence", after: func(g *grid, a *agent) {
+			fails(g, a)
+			a.keep(2*time.Second, a.carries()...) // its pause is over
+		}, lift: func(_ *grid, a *agent) { a.keep(58*time.Second, a.carries()...) }},
 	}
 }
 
@@ -166,27 +171,41 @@ func (g *grid) deposits(account offpeak.AccountID, amount string) {
 	must(g.t, err)
 }
 
+// fails has the job that was submitted last fail on its node.
+func fails(_ *grid, a *agent) { a.end(a.works(), offpeak.EndExitNonzero) }
+
 // blocked submits a job on a grid that lacks what blockers say.
 func (g *grid) blocked(a *agent, list ...blocker) offpeak.JobID {
 	g.t.Helper()
-	for _, b := range list {
-		if b.block != nil {
-			b.block(g, a)
+	sp := small()
+	sp.Retry = &offpeak.RetryPolicy{User: 2}
+	blocks := func() {
+		for _, b := range list {
+			if b.block != nil {
+				b.block(g, a)
+			}
 		}
 	}
-	sp := small()
+	var after func(*grid, *agent)
 	for _, b := range list {
 		if b.job != nil {
 			b.job(&sp)
 		}
-		if b.name == "failed attempt" {
-			sp.Retry = &offpeak.RetryPolicy{User: 2}
+		if b.after != nil {
+			after = b.after
 		}
+	}
+	if after == nil {
+		blocks()
 	}
 	op := g.op()
 	op.Actor.Account = g.account
 	j, err := g.hub.Submit(g.t.Context(), op, g.account, sp)
 	must(g.t, err)
+	if after != nil {
+		after(g, a)
+		blocks()
+	}
 	return j.ID
 }
 
@@ -197,7 +216,7 @@ func (g *grid) explained(job offpeak.JobID, b *blocker) {
 	must(g.t, err)
 	named := b.cause == ""
 	for _, c := range e.Causes {
-		named = named || c.Code == b.cause && c.Nodes >= 1
+		named = named || c.Code == b.cause && c.All >= 1
 	}
 	listed := b.withheld == ""
 	for _, w := range e.Withheld {
@@ -235,9 +254,6 @@ func TestEachCauseIsNamedAndItsEndWakesTheJob(t *testing.T) {
 				b := blockers()[i]
 				a := g.joinWith("one", 4000)
 				job := g.blocked(a, b)
-				if b.name == "failed attempt" {
-					a.end(a.works(), offpeak.EndExitNonzero)
-				}
 				synctest.Wait()
 				if s := g.job(job).State; s != offpeak.JobQueued {
 					t.Fatalf("it is %s", s)
@@ -278,7 +294,7 @@ func TestTwoCausesAreBothNamed(t *testing.T) {
 	pairs := [][2]string{
 		{"vram", "quota of running jobs"}, {"label", "quota of GPUs"}, {"price ceiling", "quota of running jobs, raised"},
 		{"closed node", "quota of running jobs"}, {"window", "quota of running jobs, raised"}, {"disk", "balance"},
-		{"label", "balance"},
+		{"label", "balance"}, {"closed node", "fence"}, {"capacity", "fence"},
 	}
 	find := func(name string) blocker {
 		for _, b := range blockers() {

@@ -1,7 +1,9 @@
 package market
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"offpeak"
@@ -41,23 +43,31 @@ func (p *Plan) Validate() error {
 		return err
 	}
 	if err := p.Floor.Validate(); err != nil {
-		return fmt.Errorf("floor: %w", err)
+		return under("floor", err)
 	}
 	if len(p.Windows) > MaxWindows {
 		return &offpeak.FieldError{Field: "windows", Rule: fmt.Sprintf("has at most %d windows", MaxWindows)}
 	}
 	for i, w := range p.Windows {
-		if !w.sound() {
+		if !w.hours().Sound() {
 			return &offpeak.FieldError{Field: fmt.Sprintf("windows[%d]", i), Value: w.String(), Rule: "has days, and begins and ends at different times of a day"}
 		}
 		if err := w.Ask.Validate(); err != nil {
-			return fmt.Errorf("windows[%d]: %w", i, err)
+			return under(fmt.Sprintf("windows[%d]", i), err)
 		}
 	}
 	if !p.From.IsZero() && !p.Until.IsZero() && !p.From.Before(p.Until) {
 		return &offpeak.FieldError{Field: "until", Value: p.Until.String(), Rule: "is after from"}
 	}
 	return nil
+}
+
+// under says which part of a plan asks what is wrong.
+func under(part string, err error) error {
+	if e, ok := errors.AsType[*offpeak.FieldError](err); ok {
+		return &offpeak.FieldError{Field: part + strings.TrimPrefix(e.Field, "ask"), Value: e.Value, Rule: e.Rule}
+	}
+	return err
 }
 
 // At returns what the plan asks at t. A window is open whenever a clock on the
@@ -99,7 +109,7 @@ func (p *Plan) ask(t time.Time) offpeak.Ask {
 	day, at := t.Weekday(), Clock(t.Hour()*60+t.Minute())
 	ask := p.Base
 	for _, w := range p.Windows {
-		if w.holds(day, at) {
+		if w.hours().Hold(day, at) {
 			ask = w.Ask
 			break
 		}
@@ -107,24 +117,13 @@ func (p *Plan) ask(t time.Time) offpeak.Ask {
 	return offpeak.Ask{GPU: max(ask.GPU, p.Floor.GPU), CPU: max(ask.CPU, p.Floor.CPU)}
 }
 
-// turn is the first moment after t at which the ask may change: the clock shows
-// the bound of a window or midnight, or somebody moves the clock.
-func (p *Plan) turn(t time.Time) time.Time {
-	t = p.local(t)
-	hour, minute, second := t.Clock()
-	shows := time.Duration(hour)*time.Hour + time.Duration(minute)*time.Minute + time.Duration(second)*time.Second + time.Duration(t.Nanosecond())
-	wait := 24*time.Hour - shows
+// turn is the first moment after t at which the ask may change.
+func (p *Plan) turn(t time.Time) time.Time { return offpeak.Turn(p.local(t), p.hours) }
+
+func (p *Plan) hours(yield func(offpeak.Window) bool) {
 	for _, w := range p.Windows {
-		for _, c := range [...]Clock{w.From, w.To} {
-			if d := time.Duration(c)*time.Minute - shows; d > 0 {
-				wait = min(wait, d)
-			}
+		if !yield(w.hours()) {
+			return
 		}
 	}
-	next := t.Add(wait)
-	// Until the clock is moved it runs evenly.
-	if _, moved := t.ZoneBounds(); !moved.IsZero() && moved.Before(next) {
-		return moved
-	}
-	return next
 }

@@ -2,105 +2,19 @@ package market
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
-	"time"
 
 	"offpeak"
 )
 
-// Days is a set of weekdays: bit 0 is Sunday, as time.Weekday counts.
-type Days uint8
+// Days are the vocabulary's.
+type Days = offpeak.Days
+
+// Clock is the vocabulary's.
+type Clock = offpeak.Clock
 
 // Everyday is all seven.
-const Everyday Days = 1<<7 - 1
-
-// Has says whether the day is in the set.
-func (d Days) Has(day time.Weekday) bool { return d>>uint(day)&1 == 1 }
-
-// dayNames begins the week with Monday, as people who write schedules do.
-func dayNames() []string { return []string{"mon", "tue", "wed", "thu", "fri", "sat", "sun"} }
-
-// weekday turns the place of a name into a time.Weekday.
-func weekday(i int) time.Weekday { return time.Weekday((i + 1) % 7) }
-
-// String prints the days as ParseDays reads them: "daily", "mon-fri", "sat,sun".
-func (d Days) String() string {
-	if d&Everyday == Everyday {
-		return "daily"
-	}
-	names := dayNames()
-	var parts []string
-	for i := 0; i < 7; i++ {
-		if !d.Has(weekday(i)) {
-			continue
-		}
-		last := i
-		for last+1 < 7 && d.Has(weekday(last+1)) {
-			last++
-		}
-		switch {
-		case last-i >= 2:
-			parts = append(parts, names[i]+"-"+names[last])
-			i = last
-		default:
-			parts = append(parts, names[i])
-		}
-	}
-	return strings.Join(parts, ",")
-}
-
-// ParseDays reads days: "daily", or names and ranges of names with commas. A
-// range may run over the end of the week, "fri-mon". It returns a
-// *offpeak.ValueError for anything else.
-func ParseDays(s string) (Days, error) {
-	if s == "daily" {
-		return Everyday, nil
-	}
-	names := map[string]int{}
-	for i, n := range dayNames() {
-		names[n] = i
-	}
-	var out Days
-	for part := range strings.SplitSeq(s, ",") {
-		first, last, ranged := strings.Cut(part, "-")
-		if !ranged {
-			last = first
-		}
-		i, known := names[first]
-		k, known2 := names[last]
-		if !known || !known2 {
-			return 0, &offpeak.ValueError{Value: s, Rule: "days are daily, or mon, tue, wed, thu, fri, sat and sun with commas and ranges, for example mon-fri or sat,sun"}
-		}
-		for ; ; i = (i + 1) % 7 {
-			out |= 1 << weekday(i)
-			if i == k {
-				break
-			}
-		}
-	}
-	return out, nil
-}
-
-// Clock is a time of day in minutes after midnight, 0 … 1440, by the clock on
-// the wall.
-type Clock int
-
-// midnight is the end of a day.
-const midnight Clock = 24 * 60
-
-func (c Clock) String() string { return fmt.Sprintf("%02d:%02d", c/60, c%60) }
-
-func parseClock(s string) (Clock, bool) {
-	h, m, ok := strings.Cut(s, ":")
-	if !ok || len(h) != 2 || len(m) != 2 {
-		return 0, false
-	}
-	hour, err := strconv.ParseUint(h, 10, 8)
-	minute, err2 := strconv.ParseUint(m, 10, 8)
-	c := Clock(hour*60 + minute)
-	return c, err == nil && err2 == nil && minute < 60 && c <= midnight
-}
+const Everyday = offpeak.Everyday
 
 // Window is an ask for some hours of some days, by the clock on the wall.
 type Window struct {
@@ -139,37 +53,23 @@ func ParseWindow(s string) (Window, error) {
 	if !ok {
 		return Window{}, refused
 	}
-	var w Window
-	var err error
-	if w.Days, err = ParseDays(days); err != nil {
-		return Window{}, err
-	}
-	from, to, _ := strings.Cut(hours, "-")
-	var ok2 bool
-	w.From, ok = parseClock(from)
-	w.To, ok2 = parseClock(to)
-	if !ok || !ok2 || !w.sound() {
+	span, err := offpeak.ParseWindow(days + " " + hours)
+	if err != nil {
+		// Days that are none say so; for the rest the rule is the window's.
+		if _, bad := offpeak.ParseDays(days); bad != nil {
+			return Window{}, bad
+		}
 		return Window{}, refused
 	}
+	w := Window{Days: span.Days, From: span.From, To: span.To}
 	if w.Ask, err = ParseAsk(price); err != nil {
 		return Window{}, err
 	}
 	return w, nil
 }
 
-// sound says that the hours have a length: a window that begins when it ends
-// might be a whole day or nothing.
-func (w Window) sound() bool {
-	return w.Days != 0 && w.Days&^Everyday == 0 && w.From >= 0 && w.From < midnight && w.To >= 0 && w.To <= midnight && w.From != w.To
-}
-
-// holds says whether the window is open at this minute of this day.
-func (w Window) holds(day time.Weekday, at Clock) bool {
-	if w.From < w.To {
-		return w.Days.Has(day) && w.From <= at && at < w.To
-	}
-	return (w.Days.Has(day) && at >= w.From) || (w.Days.Has((day+6)%7) && at < w.To)
-}
+// hours are the window without its price.
+func (w Window) hours() offpeak.Window { return offpeak.Window{Days: w.Days, From: w.From, To: w.To} }
 
 // ParseAsk reads "0.25/h", one price for both uses, or "0.25/h cpu 0.03/h". The
 // unit is not optional: nobody should guess whether a price is for an hour or

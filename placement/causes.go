@@ -22,6 +22,9 @@ func chain(job Job, offer *offpeak.Offer, failed func(offpeak.FitCode, func() of
 		code := r.Refused(job.Account, job.Driver, &o)
 		words := func() offpeak.Reason { return r.Fit(job.Account, job.Driver, o) }
 		if code == offpeak.FitOK {
+			if until, fenced := job.Fenced(o.Node); fenced {
+				failed(offpeak.FitFence, func() offpeak.Reason { return behind(until) })
+			}
 			return
 		}
 		if code == offpeak.FitGPU {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sort"
+	"time"
 
 	"offpeak"
 )
@@ -84,6 +85,11 @@ func (s *Snapshot) Explain(job Job, limit int) Explanation {
 	for _, n := range s.nodes {
 		code := closer.refused(&n.offer)
 		if code == offpeak.FitOK {
+			if _, fenced := job.Fenced(n.offer.Node); fenced {
+				code = offpeak.FitFence
+			}
+		}
+		if code == offpeak.FitOK {
 			price := a.price(&node{sight: n})
 			if len(fits) == 0 || price < lowest {
 				lowest = price
@@ -110,23 +116,15 @@ func (s *Snapshot) Explain(job Job, limit int) Explanation {
 	}
 	out.Fits, out.Could, out.Idle = len(fits), out.Could+len(fits), out.Idle+len(fits)
 	// The second says why the first won.
-	best := foremost[place]{most: max(limit, 2), compare: func(x, y place) int { return x.key.compare(&y.key) }}
-	fenced := 0
+	best := foremost[place]{most: max(limit, 2), compare: func(x, y place) int { return x.compare(&y.key) }}
 	a.settle(len(fits), lowest)
 	for _, n := range fits {
 		vram, _ := s.picture.devices.served(&a, n.set)
-		p := place{n, a.key(&node{sight: n}, vram)}
-		if p.avoided > 0 {
-			fenced++
-		}
-		best.add(p)
+		best.add(place{n, a.key(&node{sight: n}, vram)})
 	}
 	first := make([]found, len(best.list))
 	for i, p := range best.list {
 		first[i] = found{&node{sight: p.sight}, p.key}
-	}
-	if len(first) > 0 && first[0].key.avoided > 0 {
-		fenced = 0
 	}
 	for i := range first[:min(limit, len(first))] {
 		v := verdict(first[i].node.sight)
@@ -137,18 +135,18 @@ func (s *Snapshot) Explain(job Job, limit int) Explanation {
 	}
 	for _, o := range others.list[:min(limit-len(out.Nodes), len(others.list))] {
 		v := verdict(o.sight)
-		v.Reason = job.Requirements.Fit(job.Account, job.Driver, o.offer)
+		v.Reason = job.Fit(&o.offer)
 		out.Nodes = append(out.Nodes, v)
 	}
 	for _, c := range causes {
-		c.Cause.Nearest = job.Requirements.Fit(job.Account, job.Driver, c.offer)
+		c.Nearest = job.Fit(&c.offer)
 		out.Causes = append(out.Causes, c.Cause)
 	}
 	slices.SortFunc(out.Causes, func(x, y Cause) int {
 		return cmp.Or(cmp.Compare(y.Nodes, x.Nodes), cmp.Compare(x.Code, y.Code))
 	})
 	out.Asleep = out.Fits < s.picture.weights.Baseline
-	out.Filters, out.Won = survivors(len(s.nodes), out.Causes, fenced), s.picture.won(&a, first)
+	out.Filters, out.Won = survivors(len(s.nodes), out.Causes), s.picture.won(&a, first)
 	return out
 }
 
@@ -242,9 +240,12 @@ func (a *ask) gap(o *offpeak.Offer, code offpeak.FitCode) float64 {
 		return 1 - ratio(int64(o.Free.Disk), int64(r.Disk))
 	case offpeak.FitWindow, offpeak.FitQuarantined, offpeak.FitNoAsk:
 		// Sooner is nearer; any is nearer than nobody knows.
-		const far = 1 << 40
 		if o.Opens != nil {
-			return ratio(o.Opens.Unix(), far)
+			return soon(*o.Opens)
+		}
+	case offpeak.FitFence:
+		if until, fenced := a.Fenced(o.Node); fenced {
+			return soon(until)
 		}
 	case offpeak.FitVRAM, offpeak.FitUnified, offpeak.FitGPU, offpeak.FitCompute, offpeak.FitGPUDriver, offpeak.FitBusyGPU:
 		var most offpeak.Bytes
@@ -264,6 +265,12 @@ func (a *ask) gap(o *offpeak.Offer, code offpeak.FitCode) float64 {
 		}
 	}
 	return 1
+}
+
+// soon is a gap of time: the sooner the less.
+func soon(at time.Time) float64 {
+	const far = 1 << 40
+	return ratio(at.Unix(), far)
 }
 
 func boolCompare(x, y bool) int {

@@ -69,7 +69,7 @@ type node struct {
 	// opens is when the owner's hours next let it work, until when its bar ends.
 	opens, until *time.Time
 	// barred and onTrial are set by Bar and Try; probe is the lease that a node on
-	// trial has taken.
+	// trial has taken. One that another hub places on a barred node is that too.
 	barred, onTrial bool
 	probe           offpeak.LeaseID
 	kept            bool
@@ -198,6 +198,9 @@ func (f *Fleet) Set(in offpeak.Node, held []Holding) {
 	}
 	for _, h := range held {
 		n.holds[h.Lease] = hold{resources: h.Resources}
+	}
+	if _, there := n.holds[n.probe]; !there {
+		n.probe = ""
 	}
 	inv := in.Inventory
 	f.own(n)
@@ -346,7 +349,7 @@ func (f *Fleet) Hold(id offpeak.NodeID, lease offpeak.LeaseID, r offpeak.Resourc
 	if n == nil {
 		return
 	}
-	if _, there := n.holds[lease]; !there && n.onTrial && n.probe == "" {
+	if _, there := n.holds[lease]; !there && (n.onTrial || n.barred) && n.probe == "" {
 		n.probe = lease
 	}
 	f.Reserve(id, lease, r)

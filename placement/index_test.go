@@ -71,6 +71,7 @@ func (w *world) job() placement.Job {
 	if len(w.known) > 0 && w.rng.IntN(2) == 0 {
 		j := w.known[w.rng.IntN(len(w.known))]
 		j.ID, j.Avoid = offpeak.JobID(fmt.Sprintf("job_%d", w.serial)), nil
+		j.Fences = w.fences()
 		return j
 	}
 	r := asks([]int64{250, 1000, 2000, 7000}[w.rng.IntN(4)], offpeak.Bytes(1+w.rng.IntN(6))*gib)
@@ -97,6 +98,7 @@ func (w *world) job() placement.Job {
 	for range w.rng.IntN(3) {
 		j.Avoid = append(j.Avoid, w.id(w.rng.IntN(w.nodes)))
 	}
+	j.Now, j.Fences = opening, w.fences()
 	if w.rng.IntN(3) == 0 {
 		j.Cached = []offpeak.NodeID{w.id(w.rng.IntN(w.nodes))}
 	}
@@ -105,6 +107,19 @@ func (w *world) job() placement.Job {
 		w.known = append(w.known, j)
 	}
 	return j
+}
+
+// fences keep a job off some nodes, or did until now; at times off all but a few.
+func (w *world) fences() (out []placement.Fence) {
+	n := []int{0, 0, 1, 3, w.nodes - 5}[w.rng.IntN(5)]
+	for i := range min(n, 40) {
+		until := opening.Add(time.Duration(w.rng.IntN(3)) * time.Minute)
+		out = append(out, placement.Fence{Node: w.id(w.rng.IntN(w.nodes)), Until: until})
+		if i > 3 {
+			out[i].Node = w.id(i)
+		}
+	}
+	return out
 }
 
 func (w *world) change() {

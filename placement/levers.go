@@ -51,7 +51,7 @@ func levers(r *offpeak.Requirements) (out []lever) {
 		}
 		out = append(out, l)
 	}
-	for _, code := range []offpeak.FitCode{offpeak.FitWindow, offpeak.FitQuarantined, offpeak.FitNoAsk} {
+	for _, code := range []offpeak.FitCode{offpeak.FitWindow, offpeak.FitQuarantined, offpeak.FitFence, offpeak.FitNoAsk} {
 		add(true, lever{lifts: []offpeak.FitCode{code}, grace: grace{later: true}, drop: func(*offpeak.Requirements) {}, take: func(_, _ *offpeak.Requirements) {}})
 	}
 	add(r.MaxPrice != nil, priceLever())

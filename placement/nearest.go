@@ -33,8 +33,10 @@ type Change struct {
 	Nodes int
 	// Requirements are the job's, so changed.
 	Requirements offpeak.Requirements
-	// At is when the nodes take work again, where time is a part.
-	At *time.Time
+	// At is when the nodes take work again, where time is a part, and First the node
+	// that does first.
+	At    *time.Time
+	First offpeak.NodeID
 	// Waits says that it has to wait for At or for another job of its account.
 	Waits bool
 	// Budget and Balance are what must be there to be held, where that is a part.
@@ -178,7 +180,8 @@ func (w *outlook) without(i, k int) *offpeak.Requirements {
 	return r
 }
 
-// refused puts requirements to a node, and to the means, as they will be with some grace.
+// refused puts requirements to a node, and to the means, as they will be with some grace:
+// later it has opened, and the job's fence there has ended.
 func (w *outlook) refused(r *offpeak.Requirements, s *sight, g grace) offpeak.FitCode {
 	o := &s.offer
 	if g.later && !o.Ready && o.Opens != nil {
@@ -190,7 +193,25 @@ func (w *outlook) refused(r *offpeak.Requirements, s *sight, g grace) offpeak.Fi
 	if code := r.Refused(w.job.Account, w.job.Driver, o); code != offpeak.FitOK {
 		return code
 	}
+	if _, fenced := w.job.Fenced(o.Node); fenced && !g.later {
+		return offpeak.FitFence
+	}
 	return w.means.refused(r, o, g)
+}
+
+// when is the moment at which a node is as refused says of later: nil where it is so
+// now, or where nobody knows.
+func (w *outlook) when(s *sight) *time.Time {
+	var at *time.Time
+	if !s.offer.Ready {
+		if at = s.offer.Opens; at == nil {
+			return nil
+		}
+	}
+	if until, fenced := w.job.Fenced(s.offer.Node); fenced && (at == nil || until.After(*at)) {
+		at = &until
+	}
+	return at
 }
 
 // try finds which lever opens a node, and if none does which two.
@@ -238,6 +259,7 @@ func note(to map[[2]int]*trial, key [2]int, s *sight) {
 type step struct {
 	r     offpeak.Requirements
 	at    *time.Time
+	node  offpeak.NodeID
 	grace grace
 	gap   float64
 }
@@ -311,9 +333,9 @@ func (w *outlook) both(i, k int, nodes, all []*sight) (Change, bool) {
 // the grace that another gives.
 func (w *outlook) least(from *offpeak.Requirements, s *sight, i int, g grace) (step, bool) {
 	l := &w.levers[i]
-	t := step{gap: 1, grace: g.and(l.grace)}
+	t := step{gap: 1, node: s.offer.Node, grace: g.and(l.grace)}
 	if t.grace.later {
-		t.at = s.offer.Opens
+		t.at = w.when(s)
 	}
 	if l.grace != (grace{}) {
 		if l.grace.later && t.at == nil {
@@ -343,8 +365,12 @@ func (w *outlook) least(from *offpeak.Requirements, s *sight, i int, g grace) (s
 func (w *outlook) change(t step, nodes []*sight, of ...*lever) Change {
 	g := t.grace
 	c := Change{Requirements: t.r, At: t.at, Waits: t.at != nil || g.quota, Budget: g.budget, Balance: g.balance, Gap: t.gap}
+	if t.at != nil {
+		c.First = t.node
+	}
 	for _, s := range nodes {
-		open := t.at == nil || s.offer.Opens != nil && !s.offer.Opens.After(*t.at) || s.offer.Ready
+		at := w.when(s)
+		open := t.at == nil || at != nil && !at.After(*t.at) || at == nil && s.offer.Ready
 		if open && w.refused(&t.r, s, g) == offpeak.FitOK {
 			c.Nodes++
 		}

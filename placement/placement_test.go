@@ -342,7 +342,17 @@ func drawJob(t *rapid.T) placement.Job {
 	j.Policy = rapid.SampledFrom(policies).Draw(t, "policy")
 	j.Cached = rapid.SampledFrom([][]offpeak.NodeID{nil, {"n1"}, {"n2", "n3"}}).Draw(t, "cached")
 	j.Avoid = rapid.SliceOfNDistinct(rapid.SampledFrom([]offpeak.NodeID{"n0", "n1", "n2", "n3"}), 0, 3, rapid.ID).Draw(t, "avoid")
+	j.Now = opening.Add(-time.Hour)
+	for _, id := range rapid.SliceOfN(rapid.SampledFrom([]offpeak.NodeID{"n0", "n1", "n2", "n4"}), 0, 2).Draw(t, "fences") {
+		until := j.Now.Add(time.Duration(rapid.IntRange(-1, 2).Draw(t, "fence ends")) * time.Hour)
+		j.Fences = append(j.Fences, placement.Fence{Node: id, Until: until})
+	}
 	return j
+}
+
+// fenced says whether a job may not go to a node yet.
+func fenced(j *placement.Job, id offpeak.NodeID, at time.Time) bool {
+	return slices.ContainsFunc(j.Fences, func(f placement.Fence) bool { return f.Node == id && f.Until.After(at) })
 }
 
 // The node that Best chooses is the first of those that Rank orders, and those
@@ -388,8 +398,12 @@ func TestBestIsBruteForceBest(t *testing.T) {
 			}
 		}
 		for _, v := range e.Nodes {
-			if v.Reason.OK() != f.MayFit(j, v.Node) && v.Reason.OK() {
-				t.Fatalf("%s fits and was pruned", v.Node)
+			may := f.MayFit(j, v.Node)
+			if v.Reason.OK() != (may && !fenced(&j, v.Node, j.Now)) {
+				t.Fatalf("%s: %s, but it may fit: %t", v.Node, v.Reason, may)
+			}
+			if may != (v.Reason.OK() || v.Reason.Code == offpeak.FitFence) {
+				t.Fatalf("%s: %s, but it may fit: %t", v.Node, v.Reason, may)
 			}
 		}
 	})

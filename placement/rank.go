@@ -2,6 +2,7 @@ package placement
 
 import (
 	"slices"
+	"time"
 
 	"offpeak"
 )
@@ -25,6 +26,10 @@ type Job struct {
 	// all others, the newest at the very end. They stay candidates, so that nobody
 	// is stranded, and so that asking for more never makes a node one.
 	Avoid []offpeak.NodeID
+	// Fences keep the job off nodes where attempts failed, each for as long as it ends
+	// after Now.
+	Fences []Fence
+	Now    time.Time
 }
 
 // Candidate is a node that fits.
@@ -53,7 +58,7 @@ func (f *Fleet) Best(job Job) (Candidate, bool) {
 	var lowest offpeak.Price
 	if a.balanced {
 		cheap := a
-		cheap.balanced, cheap.Avoid, cheap.Cached = false, nil, nil
+		cheap.balanced, cheap.Avoid, cheap.Cached = false, nil, nil // fences stay
 		best := f.search(&cheap)
 		if best.node == nil {
 			return Candidate{}, false
@@ -84,6 +89,12 @@ func (f *Fleet) Rank(job Job) []Candidate {
 		out[i] = a.candidate(all[i].node, &all[i].key, len(all))
 	}
 	return out
+}
+
+// Fits counts the nodes that fit now, up to a limit: through the index.
+func (f *Fleet) Fits(job Job, limit int) int {
+	a := f.newAsk(job)
+	return f.count(&a, limit)
 }
 
 // order sorts all the nodes that fit a job, the best first.

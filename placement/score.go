@@ -10,23 +10,16 @@ import (
 	"offpeak"
 )
 
-// Policy is the order in which nodes that fit are preferred. All put avoided
-// nodes last and end with a tie that the job seeds.
-type Policy string
+// Policy is the vocabulary's. All put avoided nodes last and end with a tie that the
+// job seeds.
+type Policy = offpeak.Policy
 
 // The policies; "" is Cheapest.
 const (
-	// Cheapest orders by price, then score.
-	Cheapest Policy = "cheapest"
-	// Balanced orders by a score in which the price has a weight.
-	Balanced Policy = "balanced"
-	// Fastest orders by measured speed, then price, then score. A node whose speed
-	// is not known is the slowest.
-	Fastest Policy = "fastest"
+	Cheapest = offpeak.PolicyCheapest
+	Balanced = offpeak.PolicyBalanced
+	Fastest  = offpeak.PolicyFastest
 )
-
-// Valid says whether there is such a policy.
-func (p Policy) Valid() bool { return p == "" || p == Cheapest || p == Balanced || p == Fastest }
 
 // Metrics are the secondary metrics of a node. Zero is not known, and weighs
 // nothing.
@@ -262,8 +255,14 @@ func (a *ask) key(n *node, vram float64) key {
 	return k
 }
 
-// admit says whether the job fits the node: the one predicate decides.
+// admit says whether the job fits the node: the one predicate decides, and the
+// job's fences.
 func (a *ask) admit(n *node) bool {
+	if len(a.Fences) > 0 {
+		if _, fenced := a.Fenced(n.offer.Node); fenced {
+			return false
+		}
+	}
 	return a.Requirements.Fits(a.Account, a.Driver, &n.offer)
 }
 

@@ -244,7 +244,7 @@ func (f *Fleet) enough(a *ask) int {
 	if baseline == 0 {
 		return 0
 	}
-	if a.Class == "" {
+	if a.Class == "" || a.fenced() { // others of its class have other fences
 		return f.count(a, baseline)
 	}
 	k := counting{a.Account, a.Driver, a.Class}

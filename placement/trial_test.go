@@ -1,59 +1,12 @@
 package placement_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"offpeak"
 	"offpeak/placement"
 )
-
-func TestTrial(t *testing.T) {
-	start := time.Date(2026, 12, 3, 7, 0, 0, 0, time.UTC)
-	var tr placement.Trial
-	n := 0
-	end := func(reason offpeak.EndReason) time.Duration {
-		n++
-		until, barred := tr.Ended(offpeak.LeaseID(fmt.Sprint("lease_", n)), reason, time.Minute, start)
-		if !barred {
-			return 0
-		}
-		return until.Sub(start)
-	}
-	expect := func(want time.Duration, reasons ...offpeak.EndReason) {
-		t.Helper()
-		for i, r := range reasons {
-			if got := end(r); got != 0 && (i < len(reasons)-1 || got != want) || got == 0 && i == len(reasons)-1 && want != 0 {
-				t.Fatalf("%d: %s bars for %s, want %s", i, r, got, want)
-			}
-		}
-	}
-	// Only the node's faults count, and only in a row.
-	expect(0, offpeak.EndNodeError, offpeak.EndNodeDiskFull, offpeak.EndCompleted, offpeak.EndNodeError, offpeak.EndExitNonzero, offpeak.EndNodeError, offpeak.EndNodeLost, offpeak.EndCancelled)
-	expect(time.Minute, offpeak.EndNodeError)
-	if _, again := tr.Ended(offpeak.LeaseID(fmt.Sprint("lease_", n)), offpeak.EndNodeError, time.Minute, start.Add(time.Hour)); again {
-		t.Fatal("the same end counted twice")
-	}
-	// What dies on a barred node bars it no longer; each failed probe twice as long.
-	expect(0, offpeak.EndNodeError)
-	for _, want := range []time.Duration{2, 4, 8, 16, 32, 60, 60} {
-		if _, due := tr.Due(); !due {
-			t.Fatal("not barred")
-		}
-		tr.Try()
-		if _, due := tr.Due(); due {
-			t.Fatal("still barred")
-		}
-		expect(want*time.Minute, offpeak.EndNodeError)
-	}
-	tr.Try()
-	expect(0, offpeak.EndCompleted)
-	if tr.Held() {
-		t.Fatal("held against a node whose probe passed")
-	}
-	expect(time.Minute, offpeak.EndDeviceLost)
-}
 
 func TestBarAndTry(t *testing.T) {
 	at := time.Date(2026, 12, 3, 7, 0, 0, 0, time.UTC)
@@ -83,6 +36,24 @@ func TestBarAndTry(t *testing.T) {
 	}
 	if f.Reserve("a", "kept", c.Resources); code() != offpeak.FitOK || f.Probe("a") != "" {
 		t.Fatal("what is kept free for a job is taken for a probe")
+	}
+	// What another hub places on a node that is barred here is its probe, and so is what
+	// runs there when the hub begins.
+	f.Bar("a", at)
+	f.Hold("a", "theirs", c.Resources)
+	if f.Try("a"); f.Probe("a") != "theirs" || code() != offpeak.FitQuarantined {
+		t.Fatal("another hub's probe is not known as one")
+	}
+	f.Release("a", "theirs")
+	f.Bar("a", at)
+	f.Set(machine("a", 8000, 32*gib), []placement.Holding{{Lease: "before", Resources: c.Resources}})
+	f.Probing("a", "before")
+	f.Probing("a", "none")
+	if f.Try("a"); f.Probe("a") != "before" || code() != offpeak.FitQuarantined {
+		t.Fatal("a probe from before is not known as one")
+	}
+	if f.Set(machine("a", 8000, 32*gib), nil); code() != offpeak.FitOK {
+		t.Fatal("a probe that is gone keeps the next one out")
 	}
 	f.Hold("a", "probe", c.Resources)
 	if !f.Trust("a") || f.Trust("a") || code() != offpeak.FitOK {

@@ -10,12 +10,11 @@ type Filter struct {
 }
 
 // survivors counts what is left of so many nodes after each filter that failed any.
-func survivors(nodes int, causes []Cause, fenced int) (out []Filter) {
-	failed := make(map[offpeak.FitCode]int, len(causes)+1)
+func survivors(nodes int, causes []Cause) (out []Filter) {
+	failed := make(map[offpeak.FitCode]int, len(causes))
 	for _, c := range causes {
 		failed[c.Code] = c.Nodes
 	}
-	failed[offpeak.FitFence] = fenced
 	for _, code := range offpeak.FitCodes() {
 		if n := failed[code]; n > 0 {
 			nodes -= n

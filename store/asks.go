@@ -19,7 +19,9 @@ type Asks interface {
 	// before holds until MoveAsks; a node that enrols under an account's plan asks
 	// nothing before that. It returns the nodes. An empty plan takes the one that
 	// there is back: the node goes by its account's then, or asks nothing of anybody.
-	SetPlan(ctx context.Context, op Op, account offpeak.AccountID, node offpeak.NodeID, plan json.RawMessage) ([]offpeak.NodeID, error)
+	// until is when the plan ends, the zero time for never: one that is over is refused
+	// with a *offpeak.FieldError, but not the same operation again, which was in time.
+	SetPlan(ctx context.Context, op Op, account offpeak.AccountID, node offpeak.NodeID, plan json.RawMessage, until time.Time) ([]offpeak.NodeID, error)
 	// Plan returns the plan that was set for a node or, with node "", for the
 	// account: not the account's for a node that has none. ErrNotFound: there is none.
 	Plan(ctx context.Context, account offpeak.AccountID, node offpeak.NodeID) (Plan, error)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"offpeak"
@@ -27,9 +28,19 @@ type Nodes interface {
 	// node_error) and the capacity follows when they end. Offers that no longer fit
 	// end at once, as declined, which the changes tell.
 	SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak.Inventory) (offpeak.Node, []Change, error)
+	// SetReadings stores what the node's devices do now, in place of what it said
+	// before. It is no event and wakes nobody: nothing is decided by it.
+	// ErrUnknownNode: there is no such node.
+	SetReadings(ctx context.Context, node offpeak.NodeID, readings []offpeak.Reading) error
 	// SetIntent orders a node open, draining or closed. stop asks its live
 	// leases to go now. A draining node without leases is closed at once.
 	SetIntent(ctx context.Context, op Op, account offpeak.AccountID, node offpeak.NodeID, to offpeak.Intent, stop bool) (offpeak.Node, []Change, error)
+	// Trust ends what is held against a node: its quarantine, and the faults that
+	// would lead to one. Where nothing is, nothing changes.
+	Trust(ctx context.Context, op Op, account offpeak.AccountID, node offpeak.NodeID) (offpeak.Node, error)
+	// Proved ends a node's quarantine, if it still is that since then: a probe has
+	// lasted for long enough.
+	Proved(ctx context.Context, node offpeak.NodeID, since time.Time) error
 	// RemoveNode forgets a node: its sessions end, its live leases end as
 	// node_removed, its id is never used again. Its past attempts stay readable.
 	RemoveNode(ctx context.Context, op Op, account offpeak.AccountID, node offpeak.NodeID) ([]Change, error)
@@ -47,8 +58,32 @@ type Nodes interface {
 	// Touch sets the last-heard time of nodes that hold nothing and whose
 	// heartbeats the hub answered from memory. It never moves time backwards.
 	Touch(ctx context.Context, heard map[offpeak.NodeID]time.Time) error
+	// Ends tells how leases ended since a moment, by node and to the day. It is for a
+	// hub that starts.
+	Ends(ctx context.Context, since time.Time) ([]Ends, error)
+	// Stays walks over the times, by node and from the oldest on, for which nodes were
+	// online and available, of those that began since a moment. It is for a hub that
+	// starts.
+	Stays(ctx context.Context, since time.Time) iter.Seq2[Stay, error]
 	// FreeDevices lists the devices of a node that no live lease holds.
 	FreeDevices(ctx context.Context, node offpeak.NodeID) ([]offpeak.DeviceID, error)
+}
+
+// Ends is how many leases of a node ended for one reason, about when.
+type Ends struct {
+	Node   offpeak.NodeID
+	Reason offpeak.EndReason
+	Leases int64
+	// At is the mean of their ends, Last the newest.
+	At, Last time.Time
+}
+
+// Stay is a time for which a node was online and available.
+type Stay struct {
+	Node offpeak.NodeID
+	From time.Time
+	// To is zero where it goes on.
+	To time.Time
 }
 
 // NewNode is what Enrol stores. The id is made by the hub.

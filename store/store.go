@@ -158,15 +158,22 @@ type Queued struct {
 	Driver    string
 	// Requirements may be shared between jobs with equal requirements.
 	Requirements *offpeak.Requirements
+	// Policy orders the nodes that fit; "" is the grid's.
+	Policy offpeak.Policy
 	// Lasts is for how long an attempt may hold a node, as its limits say.
 	Lasts time.Duration
 	// Avoid are nodes on which an attempt ended by the user's or the node's
-	// fault or by interruption, the newest last, at most 8.
-	Avoid []offpeak.NodeID
+	// fault or by interruption, or was declined, the newest last, at most 16. Failed
+	// are those of them from which that fences the job for a while.
+	Avoid  []offpeak.NodeID
+	Failed []offpeak.Failed `json:",omitempty"`
 	// Group is the array that it is a member of, if at most AtOnce of that may hold
 	// leases at once; "" where there is no such limit.
 	Group  offpeak.GroupID
 	AtOnce int
+	// Gang is the gang that it is a member of, "" of all others: it is claimed with
+	// all of those that have not ended.
+	Gang offpeak.GroupID
 }
 
 // Change is what a verb did to one job: what a hub needs to keep its picture
@@ -183,12 +190,19 @@ type Change struct {
 	Revision int64
 	// NodeClosed says that this ended the last lease of a draining node.
 	NodeClosed bool
+	// Tried says that this changed what is held against Node, and Quarantine what it
+	// is now, nil where it takes work.
+	Tried      bool                `json:"-"`
+	Quarantine *offpeak.Quarantine `json:"-"`
 	// Begun says that the lease began to run with this, at the price of Lease.
 	Begun bool `json:"-"`
 	// Paid is what the lease's last price term came to, where this settled one.
 	Paid *Paid `json:"-"`
 	// Then is what became of Report.Then; nil where it was not tried.
 	Then *Claimed `json:"-"`
+	// Broken is the gang of which this ended or queued a member, so that the others have
+	// to leave their nodes: MendGang sees to that.
+	Broken offpeak.GroupID `json:"-"`
 	// Freed is what this end meant for jobs that wait; nil where it is no end that
 	// any waits for.
 	Freed *Freed `json:"-"`

@@ -175,6 +175,11 @@ func (d *Direct) SetInventory(ctx context.Context, inv offpeak.Inventory) error 
 	return d.Do(ctx, http.MethodPut, "/node/inventory", "", inv, nil)
 }
 
+// SetReadings says what a node's devices do now.
+func (d *Direct) SetReadings(ctx context.Context, readings []offpeak.Reading) error {
+	return d.Do(ctx, http.MethodPut, "/node/readings", "", Readings{Readings: readings}, nil)
+}
+
 // Leave removes the node that holds the session.
 func (d *Direct) Leave(ctx context.Context) error {
 	return d.Do(ctx, http.MethodPost, "/node/leave", "", nil, nil)
@@ -411,6 +416,12 @@ func (d *Direct) Node(ctx context.Context, id offpeak.NodeID) (out offpeak.Node,
 // SetIntent orders a node open, draining or closed.
 func (d *Direct) SetIntent(ctx context.Context, op offpeak.OpID, id offpeak.NodeID, in IntentChange) (out offpeak.Node, err error) {
 	err = d.Do(ctx, http.MethodPost, "/nodes/"+url.PathEscape(string(id))+"/intent", op, in, &out)
+	return out, err
+}
+
+// TrustNode ends a node's quarantine.
+func (d *Direct) TrustNode(ctx context.Context, op offpeak.OpID, id offpeak.NodeID) (out offpeak.Node, err error) {
+	err = d.Do(ctx, http.MethodPost, "/nodes/"+url.PathEscape(string(id))+"/trust", op, nil, &out)
 	return out, err
 }
 

@@ -146,11 +146,14 @@ type Desired struct {
 
 // Work is what an agent needs to run an attempt.
 type Work struct {
-	JobName     string               `json:"job_name,omitempty"`
-	Account     offpeak.AccountID    `json:"account"`
-	Task        offpeak.Task         `json:"task"`
-	Limits      offpeak.Limits       `json:"limits"`
-	Resources   offpeak.Resources    `json:"resources"`
+	JobName   string            `json:"job_name,omitempty"`
+	Account   offpeak.AccountID `json:"account"`
+	Task      offpeak.Task      `json:"task"`
+	Limits    offpeak.Limits    `json:"limits"`
+	Resources offpeak.Resources `json:"resources"`
+	// VRAM is how much of each of the devices the job may have, in their order; 0
+	// or absent is all.
+	VRAM        []offpeak.Bytes      `json:"vram_bytes,omitempty"`
 	Checkpoints []offpeak.Checkpoint `json:"checkpoints,omitempty"`
 	// Inputs are the outputs of jobs that this one waited for.
 	Inputs []Input `json:"inputs,omitempty"`
@@ -161,6 +164,12 @@ type Input struct {
 	Into string `json:"into"`
 	// Tree is "" for an empty folder.
 	Tree offpeak.Hash `json:"tree,omitempty"`
+}
+
+// Readings is what a node's devices do now: PUT /v1/node/readings. It is kept in
+// place of what was said before, and changes nothing else.
+type Readings struct {
+	Readings []offpeak.Reading `json:"readings"`
 }
 
 // Report is what an agent says of one lease; kinds as in the store's contract:
@@ -293,6 +302,9 @@ type Explanation struct {
 	Nodes []NodeVerdict `json:"nodes,omitempty"`
 	// Won says why the first of the nodes that fit comes first.
 	Won *Won `json:"won,omitempty" doc:"why the first of the nodes that fit comes first"`
+	// Policy is by which order a job that waits is placed, PolicyFrom who named it.
+	Policy     string `json:"policy,omitempty" doc:"the order that chooses among the nodes that fit, of a job that waits: cheapest, balanced or fastest"`
+	PolicyFrom string `json:"policy_from,omitempty" doc:"who named that order: job or grid"`
 	// Placed is what was recorded when the newest attempt was placed.
 	Placed *Placed `json:"placed,omitempty" doc:"what was recorded when the newest attempt was placed; absent where there was none, or its event is no longer kept"`
 	// After are the jobs that it waits for, while it is blocked.
@@ -303,6 +315,8 @@ type Explanation struct {
 	Ahead int `json:"ahead"`
 	// Withheld is what the job waits for beside a node.
 	Withheld []Withheld `json:"withheld,omitempty" doc:"what of its account's, or its own, it waits for beside a node"`
+	// Gang is set of a member of a gang.
+	Gang *Gang `json:"gang,omitempty" doc:"of a member of a gang: how many nodes it needs at once, of which fits counts those that there are"`
 	// Share is what its account used and holds; absent where use does not count.
 	Share *Share `json:"share,omitempty" doc:"what its account used lately and holds, which the order of the queue follows"`
 	// Reserved is the node that is kept for the job.
@@ -310,8 +324,8 @@ type Explanation struct {
 	// StartsBy is when the job starts at the latest.
 	StartsBy *time.Time `json:"starts_by,omitempty" doc:"when it starts at the latest, if nodes stay and leases keep to their limits; absent where nothing can be said"`
 	// Asleep is how many nodes must fit the job before secondary metrics
-	// (latency, reliability, region, benchmark) weigh; 0 while they do.
-	Asleep int `json:"asleep,omitempty" doc:"how many nodes must fit before latency, reliability, region and benchmark weigh; absent while they do"`
+	// (reliability, expected return, and what else is measured) weigh; 0 while they do.
+	Asleep int `json:"asleep,omitempty" doc:"how many nodes must fit before what is measured of them weighs (reliability, expected return, and what else is known); absent while it does"`
 }
 
 // Withheld is one thing that a job waits for beside a node.
@@ -331,6 +345,14 @@ type Share struct {
 type Reservation struct {
 	Node offpeak.NodeID `json:"node"`
 	At   time.Time      `json:"at" doc:"when what runs there has reached its time limits"`
+	// Nodes counts those that are kept for a gang, of which Node is one.
+	Nodes int `json:"nodes,omitempty" doc:"how many nodes are kept for a gang, of which this is one"`
+}
+
+// Gang is what a gang that waits needs.
+type Gang struct {
+	Needs  int `json:"needs" doc:"nodes that it needs at once: one for each member that has not ended"`
+	Queued int `json:"queued" doc:"members that are queued: it starts when all that have not ended are"`
 }
 
 // Cause counts nodes by the first filter they failed.
@@ -383,8 +405,10 @@ type Placed struct {
 	At      time.Time       `json:"at"`
 	Price   offpeak.Price   `json:"price" doc:"what it pays, micro-credits per hour"`
 	Policy  string          `json:"policy,omitempty" doc:"the order that chose"`
-	Weights int64           `json:"weights" doc:"version of the weights that chose; 0 are the defaults"`
-	Score   float64         `json:"score"`
+	// PolicyFrom says who named the order; "" where an older hub did not note it.
+	PolicyFrom string  `json:"policy_from,omitempty" doc:"who named that order: job or grid"`
+	Weights    int64   `json:"weights" doc:"version of the weights that chose; 0 are the defaults"`
+	Score      float64 `json:"score"`
 	// Candidates is how many nodes fitted, at the least; 0 where nobody counted.
 	Candidates int `json:"candidates,omitempty" doc:"nodes that fitted, at the least; absent where that made no difference"`
 }

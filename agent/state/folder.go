@@ -80,6 +80,8 @@ var (
 	// ErrIdentityLost: the key is there but not what it is enrolled under: joining
 	// failed, or the file was damaged.
 	ErrIdentityLost = errors.New("this machine has a node's key but is not enrolled with it: run `offpeak agent join TOKEN` with a fresh token; a node that was enrolled before is the same one again")
+	// ErrSpoilt: the owner's rules were damaged.
+	ErrSpoilt = errors.New("the file of your rules was damaged and is set aside as policy.json.bad: the defaults hold until you say them again with `offpeak agent policy set`")
 	// ErrBusy: another agent uses the data folder.
 	ErrBusy = errors.New("another agent uses this data folder: stop it, or choose another --data")
 )
@@ -327,6 +329,23 @@ func (f Folder) Orders() (o Orders) {
 		return Orders{}
 	}
 	return o
+}
+
+// SavePolicy writes down the owner's rules.
+func (f Folder) SavePolicy(p any) error { return f.write("policy.json", p, true) }
+
+// Policy reads the owner's rules into p where check accepts them. It returns
+// fs.ErrNotExist for a file that is absent and ErrSpoilt for one that was damaged and
+// is set aside, now or before, with none in its place.
+func (f Folder) Policy(p any, check func() bool) error {
+	err := f.read("policy.json", p, check)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if _, gone := os.Stat(f.At("policy.json.bad")); gone == nil {
+		return ErrSpoilt
+	}
+	return err
 }
 
 // Journals reads the journals of leases that were started. A lease folder

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -185,6 +186,34 @@ type Handle struct {
 	err     error                  // guarded by mu; set before gone is closed
 	closed  bool                   // guarded by mu
 	cmd     *exec.Cmd              // guarded by mu; nil for an adopted one
+}
+
+// Process is the supervisor's process as this one numbers it, which it does not
+// know itself in a namespace of its own. 0: it is gone.
+func (h *Handle) Process() int {
+	h.mu.Lock()
+	cmd := h.cmd
+	h.mu.Unlock()
+	if cmd != nil {
+		return cmd.Process.Pid
+	}
+	// Started by another agent, it is known by what it was started with. What its
+	// job starts with the same words is younger.
+	dir, err := filepath.Abs(h.dir)
+	if err != nil {
+		return 0
+	}
+	var oldest proc
+	for _, p := range processes() {
+		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+		if err != nil || !bytes.Contains(args, []byte("\x00supervise\x00--dir\x00"+dir+"\x00")) {
+			continue
+		}
+		if oldest.pid == 0 || p.before(oldest) {
+			oldest = p
+		}
+	}
+	return oldest.pid
 }
 
 // RefusedError is a supervisor's refusal of a request; nothing was changed.

@@ -113,6 +113,8 @@ type Notice struct {
 // Kill kills the tree now, for a reason.
 type Kill struct {
 	Reason offpeak.EndReason `json:"reason"`
+	// Detail is for people; "" is that it was ordered.
+	Detail string `json:"detail,omitempty"`
 }
 
 // StatusFile is the file in an attempt's folder that holds the last Status of a

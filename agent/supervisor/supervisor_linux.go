@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -383,7 +384,7 @@ func (s *server) do(r Request) error {
 	case r.Notice != nil:
 		return s.notice(*r.Notice)
 	case r.Kill != nil:
-		s.end(r.Kill.Reason, "killed by order")
+		s.end(r.Kill.Reason, cmp.Or(r.Kill.Detail, "killed by order"))
 		return nil
 	}
 	return errors.New("empty request")

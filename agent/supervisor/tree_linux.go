@@ -40,23 +40,31 @@ func readProc(pid int) (proc, bool) {
 	return proc{pid: pid, parent: parent, state: f[0][0], start: string(f[19])}, true
 }
 
-// descendants lists the living processes below root.
-func descendants(root int) []proc {
+// processes lists all that /proc shows.
+func processes() (out []proc) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
-	children := map[int][]proc{}
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
 			continue
 		}
 		if p, ok := readProc(pid); ok {
-			children[p.parent] = append(children[p.parent], p)
+			out = append(out, p)
 		}
+	}
+	return out
+}
+
+// descendants lists the living processes below root.
+func descendants(root int) []proc {
+	children := map[int][]proc{}
+	for _, p := range processes() {
+		children[p.parent] = append(children[p.parent], p)
 	}
 	var out []proc
 	for queue := []int{root}; len(queue) > 0; queue = queue[1:] {
@@ -68,6 +76,13 @@ func descendants(root int) []proc {
 		}
 	}
 	return out
+}
+
+// before says that p was started before q.
+func (p proc) before(q proc) bool {
+	a, _ := strconv.ParseUint(p.start, 10, 64)
+	b, _ := strconv.ParseUint(q.start, 10, 64)
+	return a < b
 }
 
 // signal sends sig to exactly the process that p was read from.

@@ -50,6 +50,14 @@ func (a *api) setInventory(ctx context.Context, c *caller, _ *none) error {
 	return a.hub.SetInventory(ctx, c.token.Node, in)
 }
 
+func (a *api) setReadings(ctx context.Context, c *caller, _ *none) error {
+	in, err := decode[wire.Readings](c.body)
+	if err != nil {
+		return err
+	}
+	return a.hub.SetReadings(ctx, c.token.Node, in.Readings)
+}
+
 // leave needs no operation id from the agent: a node leaves once.
 func (a *api) leave(ctx context.Context, c *caller, _ *none) error {
 	node := c.token.Node

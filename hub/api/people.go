@@ -190,7 +190,7 @@ func (a *api) listNodes(ctx context.Context, c *caller, in *nodesQuery) (wire.Li
 	if err != nil {
 		return wire.List[offpeak.Node]{}, err
 	}
-	return listOf(a.hub.Store().Nodes(ctx, account, in.store()))
+	return listOf(a.hub.Nodes(ctx, account, in.store()))
 }
 
 // NodePath names a node.
@@ -199,7 +199,7 @@ type NodePath struct {
 }
 
 func (a *api) node(ctx context.Context, c *caller, in *NodePath) (offpeak.Node, error) {
-	return a.hub.Store().Node(ctx, c.account, in.Node)
+	return a.hub.Node(ctx, c.account, in.Node)
 }
 
 func (a *api) setIntent(ctx context.Context, c *caller, in *NodePath) (offpeak.Node, error) {
@@ -208,6 +208,10 @@ func (a *api) setIntent(ctx context.Context, c *caller, in *NodePath) (offpeak.N
 		return offpeak.Node{}, err
 	}
 	return a.hub.SetIntent(ctx, c.op, c.account, in.Node, change)
+}
+
+func (a *api) trustNode(ctx context.Context, c *caller, in *NodePath) (offpeak.Node, error) {
+	return a.hub.Trust(ctx, c.op, c.account, in.Node)
 }
 
 func (a *api) removeNode(ctx context.Context, c *caller, in *NodePath) error {

@@ -113,6 +113,7 @@ func (a *api) routes() []route {
 		{method: get, path: "/v1/nodes", roles: people(), summary: "List nodes", mount: answers((*api).listNodes)},
 		{method: get, path: "/v1/nodes/{node}", roles: people(), summary: "One node", mount: answers((*api).node)},
 		{method: post, path: "/v1/nodes/{node}/intent", roles: owners(), mutates: true, limit: json, body: typeOf[wire.IntentChange](), summary: "Order a node open, draining or closed", mount: answers((*api).setIntent)},
+		{method: post, path: "/v1/nodes/{node}/trust", roles: admins(), mutates: true, summary: "End a node's quarantine", detail: "What is held against the node is forgotten: it takes all work at once. For who knows that it was mended.", mount: answers((*api).trustNode)},
 		{method: del, path: "/v1/nodes/{node}", roles: owners(), mutates: true, summary: "Forget a node", mount: does((*api).removeNode)},
 
 		{method: get, path: "/v1/nodes/{node}/ask", roles: people(), summary: "What a node asks now, and by which plan", mount: answers((*api).nodeAsk)},
@@ -163,6 +164,7 @@ func (a *api) routes() []route {
 		{method: get, path: "/v1/node/stream", roles: nodes(), stream: true, summary: "What the node should hold, whenever it changes", content: "application/x-ndjson", answer: typeOf[wire.Sync](), serve: a.stream},
 		{method: post, path: "/v1/node/reports", roles: nodes(), limit: json, body: typeOf[wire.Reports](), answer: typeOf[wire.ReportResults](), summary: "Report how leases fare", serve: a.reports},
 		{method: put, path: "/v1/node/inventory", roles: nodes(), limit: json, body: typeOf[offpeak.Inventory](), summary: "Say what the node has", mount: does((*api).setInventory)},
+		{method: put, path: "/v1/node/readings", roles: nodes(), limit: json, body: typeOf[wire.Readings](), summary: "Say what the node's devices do now", mount: does((*api).setReadings)},
 		{method: post, path: "/v1/node/leave", roles: nodes(), summary: "Remove the node that asks", mount: does((*api).leave)},
 		{method: get, path: "/v1/node/leases/{lease}", roles: nodes(), summary: "A lease with what is needed to run it", mount: answers((*api).work)},
 		{method: post, path: "/v1/node/leases/{lease}/logs", roles: nodes(), limit: int64(wire.MaxInlineLog), raw: true, answer: typeOf[wire.LogEnd](), summary: "Append to a lease's log",

@@ -59,19 +59,20 @@ func (f *Floor) only(ctx context.Context, account offpeak.AccountID, node offpea
 
 func (f *Floor) set(ctx context.Context, op store.Op, account offpeak.AccountID, node offpeak.NodeID, in *wire.AskPlan) ([]wire.NodeAsk, error) {
 	var data []byte
+	var until time.Time
 	if in != nil {
 		if _, err := read(*in); err != nil {
 			return nil, err
 		}
-		if in.Until != nil && !in.Until.After(f.env.Now()) {
-			return nil, &offpeak.FieldError{Field: "until", Value: in.Until.Format(time.RFC3339), Rule: "is a time to come: from then on the node is offered to nobody"}
+		if in.Until != nil {
+			until = *in.Until
 		}
 		var err error
 		if data, err = text(*in); err != nil {
 			return nil, fmt.Errorf("set ask: %w", err)
 		}
 	}
-	nodes, err := f.env.Store.SetPlan(ctx, op, account, node, data)
+	nodes, err := f.env.Store.SetPlan(ctx, op, account, node, data, until)
 	if err != nil {
 		return nil, err
 	}

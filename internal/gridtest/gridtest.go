@@ -44,6 +44,9 @@ type Grid struct {
 	bin    string
 	Dir    string
 	Timers Timers
+	// Tools is a folder that agents have first in their PATH, for fakes of the tools
+	// that tell what a machine has; "" is none.
+	Tools string
 	// Hubs are the hub processes; what the grid's own methods do to "the hub"
 	// they do to the first.
 	Hubs []*Hub
@@ -135,7 +138,7 @@ func (g *Grid) StartAgent(name, hub string, args ...string) *Agent {
 		hub = strings.Join(g.URLs(), ",")
 	}
 	a := &Agent{Name: name, Dir: filepath.Join(g.Dir, "agent-"+name), grid: g}
-	a.args = append([]string{"agent", "run", "--data", a.Dir, "--name", name, "--hub", hub, "--cpu", "2", "--memory", "2GiB", "--disk", "4GiB", "--gpus", "none"}, args...)
+	a.args = append([]string{"agent", "run", "--data", a.Dir, "--name", name, "--hub", hub, "--cpu", "2", "--memory", "2GiB", "--disk", "4GiB", "--gpus", "none", "--presence=false"}, args...)
 	a.Start()
 	g.mu.Lock()
 	g.agents[name] = a
@@ -168,7 +171,11 @@ func (g *Grid) Agents() []*Agent {
 // Start starts the agent's process, also after it was killed.
 func (a *Agent) Start() {
 	a.grid.t.Helper()
-	a.cmd = a.grid.command(a.grid.Env(), "agent-"+a.Name+".log", a.args...)
+	env := a.grid.Env()
+	if tools := a.grid.Tools; tools != "" {
+		env = append(env, "PATH="+tools+string(os.PathListSeparator)+os.Getenv("PATH"))
+	}
+	a.cmd = a.grid.command(env, "agent-"+a.Name+".log", a.args...)
 	if err := a.cmd.Start(); err != nil {
 		a.grid.t.Fatalf("start agent %s: %v", a.Name, err)
 	}

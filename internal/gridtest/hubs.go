@@ -80,7 +80,7 @@ func (h *Hub) Start() {
 	t, timers := h.grid.t, h.grid.Timers
 	args := append([]string{"hub", "--listen", h.Addr, "--data", h.Dir(),
 		"--heartbeat", timers.Heartbeat.String(), "--timeout", timers.Timeout.String(),
-		"--offer", timers.Offer.String(), "--tick", timers.Tick.String(), "--log-format", "text", "--trace-verbs", h.traceFile()}, h.args...)
+		"--offer", timers.Offer.String(), "--tick", timers.Tick.String(), "--fence", "500ms", "--log-format", "text", "--trace-verbs", h.traceFile()}, h.args...)
 	env := h.env()
 	if h.db != "" {
 		env = append(env, "OFFPEAK_DB="+h.db)

@@ -28,7 +28,8 @@ func (q *Queue) Ahead(it *Item, now time.Time) (n int) {
 // Bound is until when a job starts at the latest, and false where there is no
 // bound: without reservations, for what no node could ever take, and for members of
 // an array with a limit of its own, which wait for one another. It holds
-// while nodes stay, and leases keep to their limits.
+// while nodes stay, and leases keep to their limits. Of a job that fences keep off
+// nodes it counts from their end.
 //
 // A job has a reservation once it waited for ReserveAfter, its account has none
 // for an older job, and one of the Places is free; accounts get them in turn. The node then serves it when the leases there have reached their limits, D
@@ -36,7 +37,9 @@ func (q *Queue) Ahead(it *Item, now time.Time) (n int) {
 // with o older ones of its own account waits for at most
 // ReserveAfter + (1 + o)·(a/n)·D, where a is how many accounts have jobs that wait,
 // n how many nodes could take it, no more than Places, and a/n is rounded up: how much
-// others queue, now or later, and at what priority, does not count.
+// others queue, now or later, and at what priority, does not count. While gangs wait n is
+// one: a gang gets its nodes when those before it have theirs, and others get none
+// meanwhile.
 //
 // could is how many nodes that take work would fit the job if they were idle: who
 // asks counts them, since that is to look at every node.
@@ -48,9 +51,13 @@ func (q *Queue) Bound(it *Item, now time.Time, could int) (time.Time, bool) {
 	if q.cfg.ReserveAfter <= 0 || q.cfg.Places <= 0 || it.class.lacks != nil || it.class.turns != nil {
 		return time.Time{}, false
 	}
-	places := min(could, q.cfg.Places)
-	if places == 0 {
+	need := max(1, it.class.size)
+	places := min(could, max(need, q.cfg.Places))
+	switch {
+	case places < need:
 		return time.Time{}, false
+	case q.gangs > 0:
+		places = 1
 	}
 	accounts, own := 0, 0
 	for _, a := range q.accounts {
@@ -79,5 +86,10 @@ func (q *Queue) Bound(it *Item, now time.Time, could int) (time.Time, bool) {
 	}
 	rounds := (1 + own) * ((accounts + places - 1) / places)
 	ripe := max(q.now, it.since+q.cfg.ReserveAfter.Microseconds())
+	if it.past != nil {
+		for i := range it.past.fences {
+			ripe = max(ripe, micro(it.past.fences[i].Until))
+		}
+	}
 	return time.UnixMicro(ripe).Add(time.Duration(rounds) * longest), true
 }

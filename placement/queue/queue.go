@@ -19,6 +19,9 @@
 // that it may serve, which stand on shelves by roughly what they need. So a pass
 // costs what changed, however many wait.
 //
+// A gang is one job that needs several nodes: it is tried on all at once, and holds
+// or has reserved all of them or none.
+//
 // A Queue is not safe for concurrent use: its owner holds a lock. It is tested
 // against a sorted list, and in virtual time against a stream of small jobs that
 // would keep a large one out.
@@ -68,12 +71,23 @@ type Job struct {
 	// Lasts is for how long an attempt may hold a node, all its limits together.
 	Lasts time.Duration
 	Avoid []offpeak.NodeID
+	// Fences keep it off nodes for a while.
+	Fences []placement.Fence
 	// Group is the array that it is a member of, if at most AtOnce of that may hold
 	// leases at once; "" and 0 otherwise.
 	Group  offpeak.GroupID
 	AtOnce int
+	// Gang are the members of a gang, which is one job here: each gets a node of its own,
+	// all at once. Requirements are those of each; nil of all others.
+	Gang []Member
 	// Lost counts claims in a row that lost a race.
 	Lost uint8
+}
+
+// Member is one of a gang that has not ended.
+type Member struct {
+	ID      offpeak.JobID
+	Attempt offpeak.Attempt
 }
 
 // Queue is all jobs that wait. Its owner holds a lock.
@@ -101,6 +115,8 @@ type Queue struct {
 	// front are the lines with classes to be tried.
 	front  heap[*line, byReady]
 	paused heap[*Item, byPause]
+	// fences are jobs by when the next fence of theirs ends.
+	fences heap[*fenced, byFence]
 	// ripening are the classes by when their first job may have a reservation;
 	// turns are the accounts with such as may.
 	ripening heap[*class, byRipe]
@@ -115,6 +131,13 @@ type Queue struct {
 	// blocked are classes that only nodes could take that are kept for others.
 	blocked map[*class]struct{}
 	parked  int
+	// gangs counts the classes of gangs. holding is one whose turn for a reservation it
+	// is, which has to wait for nodes, and until when not to look again.
+	gangs   int
+	holding *class
+	until   int64
+	// changes counts what may have let a job go on.
+	changes uint64
 }
 
 // New returns an empty queue before a fleet. effective returns requirements as
@@ -141,13 +164,20 @@ func (q *Queue) Policy() placement.Policy { return q.policy }
 type Item struct {
 	id      offpeak.JobID
 	class   *class
-	avoid   []offpeak.NodeID
+	past    *past // nil where no attempt went wrong
+	gang    *gang
 	since   int64 // submitted, microseconds
 	until   int64 // not before, microseconds; 0: now
 	attempt offpeak.Attempt
 	seat    int // in class.items or, while paused, in Queue.paused
 	lost    uint8
 	paused  bool
+}
+
+// past is what an item has of earlier attempts.
+type past struct {
+	avoid  []offpeak.NodeID
+	fences []placement.Fence
 }
 
 // ID is the job's.
@@ -169,7 +199,10 @@ func (it *Item) Job() Job {
 	j := Job{
 		ID: it.id, Account: it.class.line.account.id, Attempt: it.attempt, Priority: it.class.line.priority,
 		Submitted: time.UnixMicro(it.since), Driver: k.key.driver, Requirements: k.asks, Text: k.key.text, Policy: k.key.policy, Lasts: k.key.lasts,
-		Avoid: it.avoid, Group: it.class.group, Lost: it.lost,
+		Group: it.class.group, Gang: it.Gang(), Lost: it.lost,
+	}
+	if p := it.past; p != nil {
+		j.Avoid, j.Fences = p.avoid, p.fences
 	}
 	if t := it.class.turns; t != nil {
 		j.AtOnce = t.most
@@ -183,10 +216,14 @@ func (it *Item) Job() Job {
 // Placement is an item as placement sees it, with its next attempt.
 func (q *Queue) Placement(it *Item) placement.Job {
 	k := it.class.kind
-	return placement.Job{
+	j := placement.Job{
 		ID: it.id, Account: it.class.line.account.id, Attempt: it.attempt + 1,
-		Driver: k.key.driver, Requirements: k.fits, Class: k.key.text, Policy: cmp.Or(k.key.policy, q.policy), Avoid: it.avoid,
+		Driver: k.key.driver, Requirements: k.fits, Class: k.key.text, Policy: cmp.Or(k.key.policy, q.policy),
 	}
+	if p := it.past; p != nil {
+		j.Avoid, j.Fences, j.Now = p.avoid, p.fences, time.UnixMicro(q.now)
+	}
+	return j
 }
 
 // before is the order within a class.
@@ -237,7 +274,13 @@ func (q *Queue) Add(in Job, now time.Time) *Item {
 		}
 		q.Remove(in.ID)
 	}
-	it := &Item{id: in.ID, class: q.class(&in), avoid: in.Avoid, attempt: in.Attempt, since: in.Submitted.UnixMicro(), lost: in.Lost}
+	it := &Item{id: in.ID, class: q.class(&in), attempt: in.Attempt, since: in.Submitted.UnixMicro(), lost: in.Lost}
+	if len(in.Avoid)+len(in.Fences) > 0 {
+		it.past = &past{in.Avoid, in.Fences}
+	}
+	if len(in.Gang) > 0 {
+		it.gang = &gang{members: in.Gang}
+	}
 	if !in.NotBefore.IsZero() {
 		it.until = in.NotBefore.UnixMicro() + 1 // rounded up
 	}
@@ -252,6 +295,9 @@ func (q *Queue) place(it *Item, now int64) {
 	if it.paused = it.until > now; it.paused {
 		q.paused.push(it)
 		return
+	}
+	if it.past != nil {
+		q.classify(it)
 	}
 	it.class.items.push(it)
 	q.moved(it.class)
@@ -276,19 +322,23 @@ func (q *Queue) Remove(job offpeak.JobID) {
 	q.moved(c)
 }
 
-// Wake lets those go on whose pause is over and returns when the next one's is,
-// zero for none.
+// Wake lets those go on whose pause is over, or a fence of theirs, and returns when
+// the next such ends, zero for none.
 func (q *Queue) Wake(now time.Time) (next time.Time) {
 	q.tick(now)
 	for q.paused.len() > 0 {
 		it := q.paused.top()
 		if it.until > now.UnixMicro() {
-			return time.UnixMicro(it.until)
+			next = time.UnixMicro(it.until)
+			break
 		}
 		q.paused.remove(it)
 		q.place(it, now.UnixMicro())
 	}
-	return time.Time{}
+	if at := q.unfence(); at != never && (next.IsZero() || at < micro(next)) {
+		next = time.UnixMicro(at)
+	}
+	return next
 }
 
 type byAge struct{}

@@ -79,6 +79,29 @@ func (q *Queue) check(t interface{ Fatalf(string, ...any) }) {
 	}
 }
 
+// Jobs that ask for the same by different orders are no class: what one is told of
+// the fleet says nothing of the other's node.
+func TestPoliciesAreClasses(t *testing.T) {
+	q := empty(DefaultConfig())
+	now := time.UnixMicro(1_000_000)
+	asks := &offpeak.Requirements{CPU: 1}
+	for i, p := range []placement.Policy{"", placement.Cheapest, placement.Balanced, placement.Fastest, placement.Fastest} {
+		in := waits(i, asks)
+		in.Policy = p
+		q.Add(in, now)
+	}
+	if q.check(t); len(q.classes) != 4 {
+		t.Errorf("%d classes, want 4", len(q.classes))
+	}
+	q.SetPolicy(placement.Balanced)
+	for i, want := range []placement.Policy{placement.Balanced, placement.Cheapest, placement.Balanced, placement.Fastest, placement.Fastest} {
+		it := q.Item(waits(i, asks).ID)
+		if got := q.Placement(it); got.Policy != want || it.Job().Policy == "" != (i == 0) {
+			t.Errorf("job %d is placed by %q, want %q", i, got.Policy, want)
+		}
+	}
+}
+
 // The queue yields what a sorted list would, whatever is added, paused, parked,
 // found lacking and removed in between, and whoever uses how much.
 func TestQueueIsASortedList(t *testing.T) {

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 	"strconv"
@@ -29,6 +30,9 @@ type Result struct {
 	Stranded     []Kind `json:"stranded"`
 	StrandedJobs int    `json:"stranded_jobs"`
 	Unserved     int    `json:"unserved_jobs"`
+	// Bounded never started, and in the end waited for room in a quota or for their turn
+	// in an array, not for a node.
+	Bounded int `json:"bounded_jobs"`
 	// IdleGPUHours are hours of devices that nobody held, on nodes that could serve
 	// a waiting job if all of the node were free.
 	IdleGPUHours float64 `json:"idle_gpu_hours"`
@@ -59,9 +63,9 @@ type meter struct {
 	dirty   []*jobClass
 	counted []*jobClass
 	paid    offpeak.MicroCredits
-	work    time.Duration
-	lost    time.Duration
-	cuts    int
+	// work and lost are in microseconds: nanoseconds of a large grid's week run over.
+	work, lost int64
+	cuts       int
 
 	versions []*version
 }
@@ -78,7 +82,7 @@ func (m *meter) touch(c *jobClass) {
 func (m *meter) count(w *world) {
 	for _, c := range m.dirty {
 		c.dirty = false
-		if waits := c.waiting > 0; waits != c.counted {
+		if waits := c.waiting > 0 && c.refused() == nil; waits != c.counted {
 			c.counted = waits
 			by := 1
 			if waits {
@@ -187,13 +191,15 @@ func sameSlice[T any](a, b []T) bool {
 
 // charge adds what a lease costs for the time that is paid, of which work counts.
 func (w *world) charge(l *lease, paid, work time.Duration) {
-	w.meter.work += work
+	w.meter.work += work.Microseconds()
 	hi, lo := bits.Mul64(uint64(l.price), uint64(paid.Milliseconds()))
 	const hour = 3_600_000
+	sum := uint64(math.MaxInt64)
 	if hi < hour {
-		sum, _ := bits.Div64(hi, lo, hour)
-		w.meter.paid += offpeak.MicroCredits(sum)
+		sum, _ = bits.Div64(hi, lo, hour)
 	}
+	// At the most one that is counted, as it never is where prices make sense.
+	w.meter.paid += min(offpeak.MicroCredits(min(sum, math.MaxInt64)), math.MaxInt64-w.meter.paid)
 }
 
 // patience is how long a job must have waited to count as stranded.
@@ -214,14 +220,14 @@ func (w *world) result() Result {
 	m := &w.meter
 	r := Result{
 		Set: w.set, Jobs: len(w.order), Stranded: []Kind{}, IdleGPUHours: m.idle / float64(time.Hour.Microseconds()),
-		Paid: m.paid, WorkHours: m.work.Hours(), Interrupted: m.cuts, LostHours: m.lost.Hours(),
+		Paid: m.paid, WorkHours: hours(m.work), Interrupted: m.cuts, LostHours: hours(m.lost),
 	}
 	waits := make([]int64, 0, len(w.order))
 	latest := make(map[int]int64)
 	stranded := make(map[string]int)
-	var all time.Duration
+	all := int64(0)
 	for _, j := range w.order {
-		all += j.Work.Std()
+		all += j.Work.Std().Microseconds()
 		switch j.state {
 		case jobDone:
 			r.Finished++
@@ -241,17 +247,19 @@ func (w *world) result() Result {
 		case j.ended >= 0:
 			until = j.ended
 		case w.now-j.submitted < w.patience():
-		case w.latest(latest, j.class) > j.submitted:
-			stranded[kindOf(&j.Requirements)]++
-			r.StrandedJobs++
-		default:
+		case w.latest(latest, j.class) <= j.submitted:
 			r.Unserved++
 			continue
+		case j.state == jobHeld || j.class.refused() != nil:
+			r.Bounded++
+		default:
+			stranded[kindOf(&j.Requirements)]++
+			r.StrandedJobs++
 		}
 		waits = append(waits, until-j.submitted)
 	}
 	if len(w.order) > 0 {
-		r.JobHours = all.Hours() / float64(len(w.order))
+		r.JobHours = hours(all) / float64(len(w.order))
 	}
 	for kind, n := range stranded {
 		r.Stranded = append(r.Stranded, Kind{kind, n})
@@ -268,6 +276,8 @@ func (w *world) result() Result {
 	}
 	return r
 }
+
+func hours(us int64) float64 { return float64(us) / float64(time.Hour.Microseconds()) }
 
 // latest is when a node last took work that could have served a class, −1 for
 // never.

@@ -9,6 +9,7 @@ import (
 
 	"offpeak"
 	"offpeak/placement"
+	"offpeak/placement/queue"
 )
 
 // Queue is the order in which waiting jobs are matched, over the fleet that it was
@@ -23,11 +24,22 @@ type Queue interface {
 	// Next takes the job out that is to be placed next, with the node that it gets;
 	// nil where none that waits fits a node.
 	Next(now time.Time) (*Waiting, placement.Candidate)
+	// Refused puts a job back that Next took, for what its account or its array lacks:
+	// ErrTurn where it is the array's turn. It waits until Enough says that something
+	// of this changed.
+	Refused(w *Waiting, why error, now time.Time)
+	// Enough lets the jobs of an account be tried again that were refused; group is the
+	// array with a limit of which a member ended, "" for none.
+	Enough(account offpeak.AccountID, group offpeak.GroupID)
 	// Hold says that a lease began, which its time limit ends at until at the latest,
-	// and Release that it ended: for orders that count who uses how much.
-	Hold(w *Waiting, lease offpeak.LeaseID, c *placement.Candidate, until, now time.Time)
+	// and Release that it ended: for orders that count who uses how much. room is how
+	// many more members of the job's array may go, if that has a limit.
+	Hold(w *Waiting, lease offpeak.LeaseID, c *placement.Candidate, room int, until, now time.Time)
 	Release(lease offpeak.LeaseID, now time.Time)
 }
+
+// ErrTurn says that as many members of an array hold leases as may at once.
+var ErrTurn = queue.ErrTurn
 
 // Waiting is a job in the queue.
 type Waiting struct {
@@ -40,15 +52,19 @@ type Waiting struct {
 	Text  string
 	// Lasts is for how long an attempt may hold a node.
 	Lasts time.Duration
+	// Group is the array of which at most AtOnce members may hold leases at once.
+	Group  offpeak.GroupID
+	AtOnce int
 
 	index int
 	class *class
+	turn  queue.Turn
 }
 
 // ByAge is the plain order: priority, then first submitted. Jobs of one class
 // are parked together where no node fits the first of them.
 func ByAge(fleet *placement.Fleet) Queue {
-	return &byAge{fleet: fleet, classes: make(map[int]*class)}
+	return &byAge{fleet: fleet, classes: make(map[int]*class), refused: make(map[offpeak.AccountID][]*Waiting)}
 }
 
 type byAge struct {
@@ -57,15 +73,34 @@ type byAge struct {
 	ready   classHeap
 	parked  []*class
 	freed   []offpeak.NodeID
+	refused map[offpeak.AccountID][]*Waiting
 }
 
 func (q *byAge) Add(w *Waiting, _ time.Time) { q.add(w) }
-func (q *byAge) Remove(w *Waiting)           { q.remove(w) }
+
+func (q *byAge) Remove(w *Waiting) {
+	if i := slices.Index(q.refused[w.Account], w); i >= 0 {
+		q.refused[w.Account] = slices.Delete(q.refused[w.Account], i, i+1)
+		return
+	}
+	q.remove(w)
+}
+
+func (q *byAge) Refused(w *Waiting, _ error, _ time.Time) {
+	q.refused[w.Account] = append(q.refused[w.Account], w)
+}
+
+func (q *byAge) Enough(account offpeak.AccountID, _ offpeak.GroupID) {
+	for _, w := range q.refused[account] {
+		q.add(w)
+	}
+	delete(q.refused, account)
+}
 
 func (q *byAge) Freed(node offpeak.NodeID) { q.freed = append(q.freed, node) }
 
-func (q *byAge) Hold(*Waiting, offpeak.LeaseID, *placement.Candidate, time.Time, time.Time) {}
-func (q *byAge) Release(offpeak.LeaseID, time.Time)                                         {}
+func (q *byAge) Hold(*Waiting, offpeak.LeaseID, *placement.Candidate, int, time.Time, time.Time) {}
+func (q *byAge) Release(offpeak.LeaseID, time.Time)                                              {}
 
 func (q *byAge) Next(time.Time) (*Waiting, placement.Candidate) {
 	if len(q.freed) > 0 {
@@ -199,6 +234,8 @@ type classKey struct {
 	driver  string
 	policy  placement.Policy
 	asks    string
+	// group is set where that has a limit of its own.
+	group offpeak.GroupID
 }
 
 func keyOf(j *Job) classKey {
@@ -206,5 +243,5 @@ func keyOf(j *Job) classKey {
 	if err != nil {
 		panic("replay: requirements have no JSON: " + err.Error())
 	}
-	return classKey{j.Account, j.Driver, j.Policy, string(asks)}
+	return classKey{j.Account, j.Driver, j.Policy, string(asks), j.limited()}
 }

@@ -29,12 +29,21 @@ type Base struct {
 	InForce *placement.Tuning
 	// Waiting are jobs that wait now.
 	Waiting []offpeak.Job
+	// Most bounds the jobs, of which a few lines may name very many. Default: 4,194,304.
+	Most int
+	// Accounts are those that there are now.
+	Accounts []offpeak.Account
+	// Group returns an array. It is asked for those of jobs that Job returned.
+	Group func(id offpeak.GroupID) (offpeak.Group, bool)
 }
 
 // Record makes traffic of events. What they do not tell is taken from the base, or
 // else assumed, and noted.
 func Record(events iter.Seq2[offpeak.Event, error], base Base) (*Traffic, error) {
-	r := recorder{base: base, nodes: make(map[offpeak.NodeID]*nodeTrack), jobs: make(map[offpeak.JobID]*jobTrack)}
+	r := recorder{
+		base: base, nodes: make(map[offpeak.NodeID]*nodeTrack), jobs: make(map[offpeak.JobID]*jobTrack),
+		groups: make(map[offpeak.GroupID]*groupTrack), accounts: make(map[offpeak.AccountID]*accountTrack),
+	}
 	for e, err := range events {
 		if err != nil {
 			return nil, err
@@ -52,8 +61,11 @@ type recorder struct {
 	seen        bool
 	nodes       map[offpeak.NodeID]*nodeTrack
 	jobs        map[offpeak.JobID]*jobTrack
+	groups      map[offpeak.GroupID]*groupTrack
+	accounts    map[offpeak.AccountID]*accountTrack
 	steps       []Step
 	inForce     *placement.Tuning
+	expecting
 }
 
 // nodeTrack is what events say of a node.
@@ -80,6 +92,8 @@ type jobTrack struct {
 	started, ended   bool
 	// blocked says that it still waits for other jobs.
 	blocked bool
+	// member says that an array's event told of it.
+	member  bool
 	endedAt time.Time
 }
 
@@ -94,9 +108,14 @@ func (r *recorder) event(e *offpeak.Event) error {
 	object, what, _ := strings.Cut(e.Type, ".")
 	switch object {
 	case "node":
+		r.turned(e, what)
 		return r.node(e, what)
 	case "job":
 		return r.job(e, what)
+	case "group":
+		return r.group(e, what)
+	case "account":
+		return r.account(e, what)
 	case "lease":
 		return r.lease(e, what)
 	case "checkpoint":
@@ -132,6 +151,9 @@ func (r *recorder) node(e *offpeak.Event, what string) error {
 			return err
 		}
 	}
+	if err := checkNode(d.Inventory, d.Ask); err != nil {
+		return fmt.Errorf("node %s: %w", e.Node, err)
+	}
 	n := r.nodes[e.Node]
 	if n == nil {
 		n = &nodeTrack{first: Node{ID: e.Node, Account: e.Account}}
@@ -149,7 +171,7 @@ func (r *recorder) node(e *offpeak.Event, what string) error {
 		n.joined, n.whole = true, true
 		n.steps = append(n.steps, Step{At: e.At, Join: &Node{
 			ID: e.Node, Account: e.Account, Name: d.Name, Inventory: *d.Inventory, Ask: d.Ask,
-			Liveness: offpeak.NodeOffline, Intent: offpeak.NodeOpen, Availability: offpeak.NodeAvailable,
+			Liveness: offpeak.NodeOffline, Intent: offpeak.NodeOpen, Availability: offpeak.NodeAvailable, Metrics: unknown(e.At),
 		}})
 		return nil
 	case "inventory":
@@ -217,6 +239,7 @@ type QueuedData struct {
 	Priority     int                   `json:"priority"`
 	Driver       string                `json:"driver"`
 	Requirements *offpeak.Requirements `json:"requirements"`
+	Policy       offpeak.Policy        `json:"policy"`
 	Limit        offpeak.Duration      `json:"time_limit"`
 	Retry        *offpeak.RetryPolicy  `json:"retry"`
 }
@@ -228,47 +251,93 @@ func (r *recorder) track(id offpeak.JobID, at time.Time) *jobTrack {
 		j = &jobTrack{submitted: at}
 		if r.base.Job != nil {
 			if known, ok := r.base.Job(id); ok {
-				j.job = jobOf(&known)
+				j.job = r.jobOf(&known)
 				j.submitted = known.SubmittedAt
 			}
+		}
+		if g, _, ok := id.Member(); ok && j.job == nil && r.groups[g] != nil {
+			j.job = r.groups[g].member(id)
 		}
 		r.jobs[id] = j
 	}
 	return j
 }
 
-func jobOf(j *offpeak.Job) *Job {
-	return &Job{
+func (r *recorder) jobOf(j *offpeak.Job) *Job {
+	out := &Job{
 		ID: j.ID, Account: j.Account, Driver: j.Spec.Task.Driver, Priority: j.Spec.Priority,
-		Requirements: j.Spec.Requirements, Limit: j.Spec.Limits.Time, Retry: j.Spec.Retry,
+		Requirements: j.Spec.Requirements, Policy: j.Spec.Policy, Limit: j.Spec.Limits.Time, Retry: j.Spec.Retry,
 	}
+	if id := offpeak.GroupID(j.Group); id.Valid() && r.base.Group != nil {
+		g := r.groups[id]
+		if g == nil {
+			g = &groupTrack{id: id}
+			if known, ok := r.base.Group(id); ok {
+				g.atOnce = known.Array.AtOnce
+			}
+			r.groups[id] = g
+		}
+		if g.atOnce > 0 {
+			out.Group, out.AtOnce = id, g.atOnce
+		}
+	}
+	return out
 }
 
 func (r *recorder) job(e *offpeak.Event, what string) error {
-	blocked := what == string(offpeak.JobBlocked)
-	if (blocked || what == string(offpeak.JobQueued)) && r.jobs[e.Job] == nil {
-		var d QueuedData
-		if len(e.Data) > 0 {
-			if err := json.Unmarshal(e.Data, &d); err != nil {
-				return err
-			}
+	switch {
+	case e.Reason == offpeak.EndDependencyFailed:
+		// It never waited for a node, whatever else is known of it.
+		j := r.jobs[e.Job]
+		if j == nil {
+			j = &jobTrack{}
+			r.jobs[e.Job] = j
 		}
-		if d.Requirements != nil {
-			r.jobs[e.Job] = &jobTrack{submitted: e.At, blocked: blocked, job: &Job{
-				ID: e.Job, Account: e.Account, Driver: d.Driver, Priority: d.Priority,
-				Requirements: *d.Requirements, Limit: d.Limit, Retry: d.Retry,
-			}}
-			return nil
-		}
+		j.blocked = true
+		return nil
+	case what == string(offpeak.JobBlocked), what == string(offpeak.JobQueued):
+		return r.queued(e, what == string(offpeak.JobBlocked))
 	}
-	j := r.track(e.Job, e.At)
-	if j.blocked && what == string(offpeak.JobQueued) {
-		j.blocked, j.submitted = false, e.At // it waits for a node from now on
-	}
-	if offpeak.JobState(what).Terminal() {
+	if j := r.track(e.Job, e.At); offpeak.JobState(what).Terminal() {
 		j.ended, j.endedAt = true, e.At
 	}
 	return nil
+}
+
+// queued is the event of a job that begins to wait: for a node, or for other jobs.
+func (r *recorder) queued(e *offpeak.Event, blocked bool) error {
+	var d QueuedData
+	if len(e.Data) > 0 {
+		if err := json.Unmarshal(e.Data, &d); err != nil {
+			return err
+		}
+	}
+	if d.Requirements == nil {
+		j := r.track(e.Job, e.At)
+		if blocked {
+			j.blocked = true
+		} else if j.blocked || e.Attempt == 0 {
+			j.blocked, j.submitted = false, e.At // what it waited for has ended
+		}
+		return nil
+	}
+	if err := checkAsks(d.Requirements); err != nil {
+		return fmt.Errorf("job %s: %w", e.Job, err)
+	}
+	// On PostgreSQL what happened to it may be read first.
+	j := r.jobs[e.Job]
+	if j == nil {
+		j = &jobTrack{}
+		r.jobs[e.Job] = j
+	}
+	if j.job == nil {
+		j.submitted, j.blocked = e.At, j.blocked || blocked
+		j.job = &Job{
+			ID: e.Job, Account: e.Account, Driver: d.Driver, Priority: d.Priority,
+			Requirements: *d.Requirements, Policy: d.Policy, Limit: d.Limit, Retry: d.Retry,
+		}
+	}
+	return r.room()
 }
 
 func (r *recorder) lease(e *offpeak.Event, what string) error {
@@ -283,15 +352,12 @@ func (r *recorder) lease(e *offpeak.Event, what string) error {
 			j.prepare = max(e.At.Sub(j.offered), 0)
 		}
 	case state.Terminal():
-		var d struct {
-			Metered offpeak.Millis `json:"metered_ms"`
+		r.fared(e)
+		metered, err := metered(e)
+		if err != nil {
+			return err
 		}
-		if len(e.Data) > 0 {
-			if err := json.Unmarshal(e.Data, &d); err != nil {
-				return err
-			}
-		}
-		if d.Metered > 0 {
+		if metered > 0 {
 			j.started = true
 		}
 		end, _ := offpeak.EndOf(e.Reason)
@@ -299,7 +365,7 @@ func (r *recorder) lease(e *offpeak.Event, what string) error {
 			j.kept += j.stored
 			j.ran = 0
 		} else {
-			j.ran = d.Metered
+			j.ran = metered
 		}
 		j.stored, j.running = 0, time.Time{}
 		if e.Reason == offpeak.EndNodeRestarted && e.Node != "" {
@@ -310,23 +376,35 @@ func (r *recorder) lease(e *offpeak.Event, what string) error {
 }
 
 func (r *recorder) checkpoint(e *offpeak.Event) error {
+	metered, err := metered(e)
+	if err != nil {
+		return err
+	}
+	j := r.track(e.Job, e.At)
+	if j.job != nil && metered > j.stored {
+		j.checkpoints++
+		every := offpeak.Duration(metered-j.stored) * offpeak.Duration(time.Millisecond)
+		// The mean of what lies between two, as they come.
+		j.job.Keep += (every - j.job.Keep) / offpeak.Duration(j.checkpoints)
+	}
+	j.stored = metered
+	return nil
+}
+
+// metered is how long the lease of an event had run.
+func metered(e *offpeak.Event) (offpeak.Millis, error) {
 	var d struct {
 		Metered offpeak.Millis `json:"metered_ms"`
 	}
 	if len(e.Data) > 0 {
 		if err := json.Unmarshal(e.Data, &d); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	j := r.track(e.Job, e.At)
-	if j.job != nil && d.Metered > j.stored {
-		j.checkpoints++
-		every := offpeak.Duration(d.Metered-j.stored) * offpeak.Duration(time.Millisecond)
-		// The mean of what lies between two, as they come.
-		j.job.Keep += (every - j.job.Keep) / offpeak.Duration(j.checkpoints)
+	if most := offpeak.Millis(mostSpan.Std().Milliseconds()); d.Metered < 0 || d.Metered > most {
+		return 0, fmt.Errorf("metered_ms is %d: it is from 0 to %d", d.Metered, most)
 	}
-	j.stored = d.Metered
-	return nil
+	return d.Metered, nil
 }
 
 func (r *recorder) traffic() (*Traffic, error) {
@@ -344,6 +422,7 @@ func (r *recorder) traffic() (*Traffic, error) {
 		return nil, fmt.Errorf("all events are of one moment, %s: there is nothing to replay", stamp(t.From))
 	}
 	r.addNodes(t)
+	r.addQuotas(t)
 	r.addJobs(t)
 	t.Sort()
 	return t, t.Check()
@@ -396,6 +475,7 @@ func (r *recorder) before(id offpeak.NodeID, n *nodeTrack, now *offpeak.Node, at
 	if !n.whole {
 		return nil
 	}
+	f.Metrics = unknown(at)
 	f.Liveness, f.Intent, f.Availability = cmp.Or(f.Liveness, offpeak.NodeOnline), cmp.Or(f.Intent, offpeak.NodeOpen), cmp.Or(f.Availability, offpeak.NodeAvailable)
 	if r.base.Asked != nil {
 		f.Ask = r.base.Asked(id, at)
@@ -407,7 +487,7 @@ func (r *recorder) before(id offpeak.NodeID, n *nodeTrack, now *offpeak.Node, at
 func (r *recorder) addJobs(t *Traffic) {
 	for i := range r.base.Waiting {
 		if w := &r.base.Waiting[i]; r.jobs[w.ID] == nil {
-			r.jobs[w.ID] = &jobTrack{job: jobOf(w), submitted: w.SubmittedAt}
+			r.jobs[w.ID] = &jobTrack{job: r.jobOf(w), submitted: w.SubmittedAt}
 		}
 	}
 	seen := make(map[string][]time.Duration)
@@ -423,15 +503,19 @@ func (r *recorder) addJobs(t *Traffic) {
 	for _, s := range seen {
 		slices.Sort(s)
 	}
-	unknown, early, guessed := 0, 0, 0
+	unknown, untold, early, guessed := 0, 0, 0, 0
 	for _, id := range slices.Sorted(maps.Keys(r.jobs)) {
 		j := r.jobs[id]
-		if j.job == nil {
-			unknown++
-			continue
-		}
 		if j.blocked {
 			continue // it never waited for a node
+		}
+		if j.job == nil {
+			if j.member {
+				untold++
+			} else {
+				unknown++
+			}
+			continue
 		}
 		at := j.submitted.UTC()
 		if at.Before(t.From) {
@@ -449,7 +533,8 @@ func (r *recorder) addJobs(t *Traffic) {
 		if j.job.Guessed {
 			guessed++
 		}
-		j.job.Work, j.job.Prepare = offpeak.Duration(max(work, time.Millisecond)), offpeak.Duration(j.prepare)
+		j.job.Work = min(offpeak.Duration(max(work, time.Millisecond)), mostSpan)
+		j.job.Prepare = min(offpeak.Duration(j.prepare), mostSpan)
 		t.Steps = append(t.Steps, Step{At: at, Submit: j.job})
 		if j.ended && !j.started {
 			t.Steps = append(t.Steps, Step{At: j.endedAt.UTC(), Cancel: id})
@@ -457,6 +542,9 @@ func (r *recorder) addJobs(t *Traffic) {
 	}
 	if unknown > 0 {
 		t.Notes = append(t.Notes, fmt.Sprintf("%d jobs were submitted before the record begins, and nothing says what they ask for: they are left out.", unknown))
+	}
+	if untold > 0 {
+		t.Notes = append(t.Notes, fmt.Sprintf("%d jobs are members of arrays of which the hub, an older one, did not tell what they ask for: they are left out. Record from a database or a backup to have them.", untold))
 	}
 	if early > 0 {
 		t.Notes = append(t.Notes, fmt.Sprintf("%d jobs were submitted before the record begins: they are submitted at its beginning.", early))
@@ -468,7 +556,7 @@ func (r *recorder) addJobs(t *Traffic) {
 
 // work is how long a job ran, with what checkpoints kept of earlier attempts.
 func (j *jobTrack) work(until time.Time) time.Duration {
-	work := time.Duration(j.kept+j.ran) * time.Millisecond
+	work := time.Duration(min(j.kept+j.ran, offpeak.Millis(mostSpan.Std().Milliseconds()))) * time.Millisecond
 	if !j.running.IsZero() {
 		work += max(until.Sub(j.running), 0)
 	}
@@ -483,29 +571,4 @@ func typical(seen map[string][]time.Duration, kind string) time.Duration {
 		}
 	}
 	return 10 * time.Minute
-}
-
-// Events yields events of a file with one on each line, as `offpeak events -o json`
-// prints them.
-func Events(lines iter.Seq2[[]byte, error]) iter.Seq2[offpeak.Event, error] {
-	return func(yield func(offpeak.Event, error) bool) {
-		n := 0
-		for line, err := range lines {
-			n++
-			var e offpeak.Event
-			if err == nil {
-				err = json.Unmarshal(line, &e)
-			}
-			if err == nil && (e.Type == "" || e.At.IsZero()) {
-				err = fmt.Errorf("an event has a type and a time")
-			}
-			if err != nil {
-				yield(e, fmt.Errorf("line %d: %w", n, err))
-				return
-			}
-			if !yield(e, nil) {
-				return
-			}
-		}
-	}
 }

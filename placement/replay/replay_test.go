@@ -162,6 +162,17 @@ func TestWhatNeverStarts(t *testing.T) {
 	}
 }
 
+// Work that somebody cancels is not lost to an interruption.
+func TestCancelledWhileItRuns(t *testing.T) {
+	s := newScript(10)
+	s.at(0, replay.Step{Join: machine("n", 8, 32, 8)})
+	s.at(0, replay.Step{Submit: work("a", 1, 5, 8)})
+	s.at(60, replay.Step{Cancel: "a"})
+	if r := run(t, &s.t); r.Cancelled != 1 || r.Interrupted != 0 || r.LostHours != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // A node that left before a job came could not have served it.
 func TestWhoIsGoneServesNobody(t *testing.T) {
 	s := newScript(10)
@@ -219,6 +230,7 @@ func TestFileAndBack(t *testing.T) {
 	s.at(30, replay.Step{Change: &replay.Change{Node: "n", Asks: true}})
 	s.at(60, replay.Step{Cancel: "a"})
 	s.at(90, replay.Step{Leave: "n"})
+	s.at(90, replay.Step{Quota: &replay.Quota{Account: "lab", Running: 3}})
 	var file bytes.Buffer
 	if err := s.t.Write(&file); err != nil {
 		t.Fatal(err)
@@ -237,13 +249,14 @@ func TestFileAndBack(t *testing.T) {
 	}
 	for name, bad := range map[string]struct{ text, want string }{
 		"empty":        {"", "empty"},
-		"no head":      {`{"cursor":1}`, `begins with {"traffic":1`},
-		"newer":        {strings.Replace(text, `"traffic":1`, `"traffic":7`, 1), "format 7"},
+		"no head":      {`{"cursor":1}`, `begins with {"traffic":2`},
+		"newer":        {strings.Replace(text, `"traffic":2`, `"traffic":7`, 1), "format 7"},
 		"unknown word": {strings.Replace(text, `"leave"`, `"leaves"`, 1), `line 6: json: unknown field "leaves"`},
 		"two at once":  {strings.Replace(text, `"leave"`, `"cancel":"a","leave"`, 1), "step 5: a step has one of"},
 		"no work":      {strings.Replace(text, `"work":"5h0m0s"`, `"work":"0s"`, 1), "step 2: submit of job a: work is above 0s"},
 		"out of order": {strings.Replace(text, `00:30:00Z","change"`, `05:30:00Z","change"`, 1), "step 4: its time"},
-		"half a line":  {text[:len(text)-10], "line 6"},
+		"a line less":  {text[:strings.LastIndex(text[:len(text)-1], "\n")+1], "line 6: the file ends after 5 of 6 steps"},
+		"half a line":  {text[:len(text)-10], "line 7"},
 	} {
 		if _, err := replay.Read(strings.NewReader(bad.text)); err == nil || !strings.Contains(err.Error(), bad.want) {
 			t.Errorf("%s: %v, want %q", name, err, bad.want)

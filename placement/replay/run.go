@@ -67,8 +67,12 @@ type world struct {
 	all     []*node
 	classes map[classKey]*jobClass
 	asks    []*jobClass
-	leases  int
-	meter   meter
+	// accounts are those with jobs or quotas, limited the members with leases of arrays
+	// with a limit.
+	accounts map[offpeak.AccountID]*account
+	limited  map[offpeak.GroupID]*limited
+	leases   int
+	meter    meter
 }
 
 type jobState uint8
@@ -77,6 +81,7 @@ const (
 	jobWaits jobState = iota
 	jobPauses
 	jobRuns
+	jobHeld // over its account's quota of jobs that have not ended
 	jobDone
 	jobFailed
 	jobCancelled
@@ -101,6 +106,8 @@ type job struct {
 
 // jobClass is jobs that ask for the same thing.
 type jobClass struct {
+	account *account
+	limited *limited // nil without a limit
 	index   int
 	sample  *Job
 	waiting int
@@ -173,6 +180,7 @@ func newWorld(t *Traffic, set Set, order func(*placement.Fleet) Queue) *world {
 		traffic: t, set: set, fleet: fleet, queue: order(fleet),
 		until: t.Until.Sub(t.From).Microseconds(),
 		jobs:  make(map[offpeak.JobID]*job), nodes: make(map[offpeak.NodeID]*node), classes: make(map[classKey]*jobClass),
+		accounts: make(map[offpeak.AccountID]*account), limited: make(map[offpeak.GroupID]*limited),
 	}
 }
 
@@ -243,10 +251,11 @@ func (w *world) happen(e event) {
 		w.release(l)
 		l.job.done += l.runs
 		w.charge(l, l.runs, l.runs)
-		l.job.state = jobDone
+		to := jobDone
 		if l.short {
-			l.job.state = jobFailed
+			to = jobFailed
 		}
+		w.ended(l.job, to)
 	case e.job != nil && e.job.state == jobPauses:
 		w.wait(e.job)
 	}
@@ -288,6 +297,8 @@ func (w *world) step(s *Step) {
 		w.submit(s.Submit)
 	case s.Cancel != "":
 		w.cancel(s.Cancel)
+	case s.Quota != nil:
+		w.bound(s.Quota)
 	}
 }
 
@@ -353,8 +364,8 @@ func (w *world) cut(l *lease, why offpeak.EndReason) {
 	case offpeak.ChargeKept:
 		w.charge(l, kept, kept)
 	}
-	w.meter.lost += ran - kept
-	if why != offpeak.EndCancelled {
+	if why != offpeak.EndCancelled { // whoever cancels wants none of it
+		w.meter.lost += (ran - kept).Microseconds()
 		w.meter.cuts++
 		j.cuts++
 	}
@@ -378,9 +389,9 @@ func (w *world) cut(l *lease, why offpeak.EndReason) {
 		}
 		w.wait(j)
 	case offpeak.JobCancelled:
-		j.state = jobCancelled
+		w.ended(j, jobCancelled)
 	default:
-		j.state = jobFailed
+		w.ended(j, jobFailed)
 	}
 }
 
@@ -409,6 +420,7 @@ func (w *world) release(l *lease) {
 	w.fleet.Release(n.ID, l.id)
 	w.queue.Release(l.id, w.time())
 	w.queue.Freed(n.ID)
+	w.gaveBack(l)
 	w.look(n)
 }
 
@@ -416,7 +428,8 @@ func (w *world) submit(in *Job) {
 	k := keyOf(in)
 	c := w.classes[k]
 	if c == nil {
-		c = &jobClass{index: len(w.asks), sample: in}
+		c = &jobClass{index: len(w.asks), sample: in, account: w.account(in.Account), limited: w.array(in)}
+		c.account.classes = append(c.account.classes, c)
 		w.classes[k] = c
 		w.asks = append(w.asks, c)
 	}
@@ -432,10 +445,13 @@ func (w *world) submit(in *Job) {
 	j.waiting = Waiting{
 		Job:      placement.Job{ID: in.ID, Account: in.Account, Driver: in.Driver, Requirements: &in.Requirements, Policy: policy},
 		Priority: in.Priority, Since: w.time().UnixMicro(), Class: c.index, Text: k.asks, Lasts: lasts,
+		Group: in.limited(), AtOnce: in.AtOnce,
 	}
 	w.jobs[in.ID] = j
 	w.order = append(w.order, j)
-	w.wait(j)
+	if w.admit(j) {
+		w.wait(j)
+	}
 }
 
 // wait queues a job.
@@ -463,19 +479,30 @@ func (w *world) cancel(id offpeak.JobID) {
 	case jobWaits:
 		w.leave(j)
 	case jobPauses:
+	case jobHeld:
+		c := j.class.account
+		c.held = slices.DeleteFunc(c.held, func(h *job) bool { return h == j })
+		j.state, j.ended = jobCancelled, w.now
+		return
 	case jobRuns:
 		w.cut(j.lease, offpeak.EndCancelled)
 		return
 	default:
 		return
 	}
-	j.state, j.ended = jobCancelled, w.now
+	j.ended = w.now
+	w.ended(j, jobCancelled)
 }
 
 // match places jobs until none that is left fits.
 func (w *world) match() {
 	for next, best := w.queue.Next(w.time()); next != nil; next, best = w.queue.Next(w.time()) {
-		w.place(w.jobs[next.ID], best)
+		j := w.jobs[next.ID]
+		if err := j.class.refused(); err != nil {
+			w.queue.Refused(next, err, w.time())
+			continue
+		}
+		w.place(j, best)
 	}
 	w.meter.count(w)
 }
@@ -496,6 +523,7 @@ func (w *world) place(j *job, best placement.Candidate) {
 	n.leases = append(n.leases, l)
 	w.fleet.Hold(n.ID, l.id, best.Resources)
 	w.fleet.Confirm(n.ID, l.id)
+	room := w.took(l)
 	w.look(n)
 	j.state, j.lease = jobRuns, l
 	if j.started < 0 {
@@ -506,6 +534,6 @@ func (w *world) place(j *job, best placement.Candidate) {
 	if limit := j.Limit.Std(); limit > 0 {
 		last = l.begins + limit.Microseconds()
 	}
-	w.queue.Hold(&j.waiting, l.id, &best, w.at(last), w.time())
+	w.queue.Hold(&j.waiting, l.id, &best, room, w.at(last), w.time())
 	w.later(ends, l, nil)
 }

@@ -252,18 +252,33 @@ func (h *hunt) tryAll(points []point) ([]float64, error) {
 // Flat names the weights that change nothing with this traffic under a policy: that
 // of the price unless jobs are placed by balance, those of metrics that no node has.
 func (t *Traffic) Flat(policy placement.Policy) (names []string) {
-	balanced, measured := policy == placement.Balanced, false
+	balanced := policy == placement.Balanced
+	var has placement.Metrics
+	note := func(m *placement.Metrics) {
+		if m != nil {
+			has.Reliability, has.Return = max(has.Reliability, m.Reliability), max(has.Return, m.Return)
+			has.GPUSpeed, has.Latency = max(has.GPUSpeed, m.GPUSpeed, m.CPUSpeed), max(has.Latency, m.Latency)
+		}
+	}
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		balanced = balanced || s.Submit != nil && s.Submit.Policy == placement.Balanced
-		measured = measured || s.Join != nil && s.Join.Metrics != nil || s.Change != nil && s.Change.Metrics != nil
+		if s.Join != nil {
+			note(s.Join.Metrics)
+		}
+		if s.Change != nil {
+			note(s.Change.Metrics)
+		}
 	}
 	if !balanced {
 		names = append(names, "price")
 	}
-	if !measured {
-		names = append(names, "reliability", "return", "speed", "latency")
+	for name, known := range map[string]bool{"reliability": has.Reliability > 0, "return": has.Return > 0, "speed": has.GPUSpeed > 0, "latency": has.Latency > 0} {
+		if !known {
+			names = append(names, name)
+		}
 	}
+	slices.Sort(names)
 	return append(names, "cached") // where inputs lie is not recorded
 }
 

@@ -20,6 +20,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -27,8 +28,8 @@ import (
 	"offpeak/placement"
 )
 
-// Format is the version of the file format.
-const Format = 1
+// Format is the version of the file format. Version 1 knew no quotas and no arrays.
+const Format = 2
 
 // Traffic is what came to a grid, whatever was placed where.
 type Traffic struct {
@@ -55,6 +56,16 @@ type Step struct {
 	Submit *Job `json:"submit,omitempty"`
 	// Cancel ends a job, wherever it is.
 	Cancel offpeak.JobID `json:"cancel,omitempty"`
+	// Quota bounds what an account has from now on.
+	Quota *Quota `json:"quota,omitempty"`
+}
+
+// Quota is what an account may have at once; 0 is no bound.
+type Quota struct {
+	Account offpeak.AccountID `json:"account"`
+	Queued  int               `json:"queued,omitempty"`
+	Running int               `json:"running,omitempty"`
+	GPUs    int               `json:"gpus,omitempty"`
 }
 
 // Node is what placement knows of a node.
@@ -94,6 +105,10 @@ type Job struct {
 	Priority     int                  `json:"priority,omitempty"`
 	Requirements offpeak.Requirements `json:"requirements"`
 	Policy       placement.Policy     `json:"policy,omitempty"`
+	// Group is the array that it is a member of, if at most AtOnce of that may hold
+	// leases at once.
+	Group  offpeak.GroupID `json:"group,omitempty"`
+	AtOnce int             `json:"at_once,omitempty"`
 	// Limit is how long an attempt may run; 0: without end.
 	Limit offpeak.Duration `json:"limit,omitempty"`
 	// Prepare is the time from an offer to the start of work.
@@ -108,73 +123,9 @@ type Job struct {
 	Guessed bool `json:"guessed,omitempty"`
 }
 
-// kinds counts the fields that say what happened.
-func (s *Step) kinds() (n int) {
-	for _, set := range []bool{s.Join != nil, s.Change != nil, s.Leave != "", s.Submit != nil, s.Cancel != ""} {
-		if set {
-			n++
-		}
-	}
-	return n
-}
-
-// check returns an error that names what makes no sense.
-func (s *Step) check() error {
-	switch {
-	case s.kinds() != 1:
-		return fmt.Errorf("a step has one of join, change, leave, submit and cancel, this one has %d", s.kinds())
-	case s.Join != nil && s.Join.ID == "":
-		return fmt.Errorf("join: a node has an id")
-	case s.Change != nil && s.Change.Node == "":
-		return fmt.Errorf("change: it names a node")
-	case s.Change != nil && s.Change.Stop != "":
-		if _, known := offpeak.EndOf(s.Change.Stop); !known {
-			return fmt.Errorf("change of node %s: stop is %q: it stands in the table of ends", s.Change.Node, s.Change.Stop)
-		}
-	case s.Submit != nil:
-		j := s.Submit
-		switch {
-		case j.ID == "":
-			return fmt.Errorf("submit: a job has an id")
-		case j.Work <= 0:
-			return fmt.Errorf("submit of job %s: work is above 0s", j.ID)
-		case !j.Policy.Valid():
-			return fmt.Errorf("submit of job %s: policy %q is not cheapest, balanced or fastest", j.ID, j.Policy)
-		}
-	}
-	return nil
-}
-
 // Sort puts the steps in order. Steps of one moment keep their order.
 func (t *Traffic) Sort() {
 	slices.SortStableFunc(t.Steps, func(a, b Step) int { return a.At.Compare(b.At) })
-}
-
-// Check returns an error that names the first step that makes no sense, or stands
-// outside of the recorded time or the order.
-func (t *Traffic) Check() error {
-	if !t.From.Before(t.Until) {
-		return fmt.Errorf("recorded from %s until %s: the end lies after the start", stamp(t.From), stamp(t.Until))
-	}
-	last := t.From
-	jobs := make(map[offpeak.JobID]struct{})
-	for i := range t.Steps {
-		s := &t.Steps[i]
-		if err := s.check(); err != nil {
-			return fmt.Errorf("step %d: %w", i+1, err)
-		}
-		if s.At.Before(last) || s.At.After(t.Until) {
-			return fmt.Errorf("step %d: its time %s does not lie between %s, the step before, and %s, the end", i+1, stamp(s.At), stamp(last), stamp(t.Until))
-		}
-		last = s.At
-		if s.Submit != nil {
-			if _, twice := jobs[s.Submit.ID]; twice {
-				return fmt.Errorf("step %d: job %s was submitted before", i+1, s.Submit.ID)
-			}
-			jobs[s.Submit.ID] = struct{}{}
-		}
-	}
-	return nil
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
@@ -196,7 +147,7 @@ func (t *Traffic) Counts() (jobs, nodes, losses int) {
 }
 
 // Split cuts traffic in two at a part of its time. The second part begins with the
-// nodes as they are then, and with no job: what was submitted before is the first
+// nodes and quotas as they are then, and with no job: what was submitted before is the first
 // part's alone.
 func (t *Traffic) Split(part float64) (first, second Traffic) {
 	at := t.From.Add(time.Duration(float64(t.Until.Sub(t.From)) * part))
@@ -207,6 +158,7 @@ func (t *Traffic) Split(part float64) (first, second Traffic) {
 	nodes := make(map[offpeak.NodeID]*Node)
 	var order []offpeak.NodeID
 	before := make(map[offpeak.JobID]struct{})
+	quotas := make(map[offpeak.AccountID]*Quota)
 	for i := range first.Steps {
 		switch s := &first.Steps[i]; {
 		case s.Join != nil:
@@ -222,7 +174,12 @@ func (t *Traffic) Split(part float64) (first, second Traffic) {
 			order = slices.DeleteFunc(order, func(id offpeak.NodeID) bool { return id == s.Leave })
 		case s.Submit != nil:
 			before[s.Submit.ID] = struct{}{}
+		case s.Quota != nil:
+			quotas[s.Quota.Account] = s.Quota
 		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(quotas)) {
+		second.Steps = append(second.Steps, Step{At: at, Quota: quotas[id]})
 	}
 	for _, id := range order {
 		second.Steps = append(second.Steps, Step{At: at, Join: nodes[id]})
@@ -276,13 +233,17 @@ type head struct {
 	Notes   []string  `json:"notes,omitempty"`
 	// InForce is what was weighed at the end.
 	InForce *placement.Tuning `json:"in_force,omitempty"`
+	// Steps is how many lines follow, so that a file that was cut off is noticed; nil in
+	// version 1.
+	Steps *int `json:"steps,omitempty"`
 }
 
 // Write writes traffic as lines of JSON: a head, then a step a line.
 func (t *Traffic) Write(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	e := json.NewEncoder(out)
-	if err := e.Encode(head{Format, t.From.UTC(), t.Until.UTC(), t.Notes, t.InForce}); err != nil {
+	steps := len(t.Steps)
+	if err := e.Encode(head{Format, t.From.UTC(), t.Until.UTC(), t.Notes, t.InForce, &steps}); err != nil {
 		return err
 	}
 	for i := range t.Steps {
@@ -330,6 +291,9 @@ func Read(r io.Reader) (*Traffic, error) {
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("line %d: %w", len(t.Steps)+2, err)
+	}
+	if h.Steps != nil && *h.Steps != len(t.Steps) {
+		return nil, fmt.Errorf("line %d: the file ends after %d of %d steps: it was cut off, or something was added", len(t.Steps)+1, len(t.Steps), *h.Steps)
 	}
 	return t, t.Check()
 }

@@ -120,7 +120,7 @@ func full(t *testing.T) *sqlite.Store {
 		`INSERT INTO accounts VALUES ('acct_1', 'lab', 1000, 1000, 9223372036854775807, 10, 1, 8), ('acct_2', 'Ünï 名前 😀', 0, 0, 0, 0, 1, 0)`,
 		`INSERT INTO members VALUES ('m1', 'acct_1', 'ada', 'admin', 1)`,
 		`INSERT INTO tokens (id, account, member, node, role, name, secret_hash, uses_left, created_at, expires_at) VALUES ('t1', 'acct_1', 'm1', '', 'admin', '', zeroblob(32), -1, 1, 2)`,
-		fmt.Sprintf(`INSERT INTO specs VALUES ('%s', '{"a":"\u0000\\"}', 'process', '{}', 9)`, hash),
+		fmt.Sprintf(`INSERT INTO specs VALUES ('%s', '{"a":"\u0000\\"}', 'process', '{}', 9, 'fastest')`, hash),
 		fmt.Sprintf(`INSERT INTO jobs (seq, id, account, grp, idx, spec, name, priority, state, exit_code, detail, submitted_at, ended_at) VALUES
 			(3, 'j3', 'acct_1', 'j3', 0, '%[1]s', 'a', -5, 'failed', -1, 'tab	and
 line', 1, 2), (5, 'j5', 'acct_1', 'j5', 0, '%[1]s', 'b', 5, 'queued', NULL, '', 1, 0)`, hash),

@@ -76,6 +76,9 @@ type Options struct {
 	Log *slog.Logger
 	// Money is how work is paid.
 	Money sqlstore.Money
+	// ReadOnly opens what is there to be read: no schema is made or brought up to
+	// date, and every verb that writes fails.
+	ReadOnly bool
 	// Backup writes a copy of the store in src to a file. nil: there is none.
 	Backup func(ctx context.Context, src *Store, path string) error
 	// Unguarded has claims lock the job alone and drops the schema's CHECKs. Tests
@@ -108,6 +111,9 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 	cfg, err := config(url)
 	if err != nil {
 		return nil, err
+	}
+	if opts.ReadOnly {
+		cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
 	}
 	d := &db{opts: opts, cfg: cfg, clock: clock{elapsed: opts.Elapsed}}
 	if err := d.open(ctx); err != nil {

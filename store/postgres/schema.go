@@ -31,6 +31,9 @@ func (d *db) open(ctx context.Context) (err error) {
 	if err := d.examine(ctx); err != nil {
 		return d.refusal(err)
 	}
+	if d.opts.ReadOnly {
+		return d.refusal(d.known(ctx))
+	}
 	if err := d.migrate(ctx); err != nil {
 		return d.refusal(err)
 	}
@@ -110,6 +113,40 @@ func (d *db) migrate(ctx context.Context) error {
 		if _, err := p.Up(ctx); err != nil {
 			return fmt.Errorf("migrate from version %d: %w", have, classify(err))
 		}
+	}
+	return nil
+}
+
+// known refuses a schema that can't be read as it is.
+func (d *db) known(ctx context.Context) error {
+	files, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return err
+	}
+	know := int64(0)
+	for _, name := range files {
+		version, err := goose.NumericComponent(name)
+		if err != nil {
+			return err
+		}
+		know = max(know, version)
+	}
+	var there bool
+	if err := d.pool.QueryRow(ctx, `SELECT to_regclass('goose_db_version') IS NOT NULL AND to_regclass('grid') IS NOT NULL`).Scan(&there); err != nil {
+		return classify(err)
+	}
+	if !there {
+		return &RefusedError{Why: fmt.Sprintf("database %q holds no grid: name the database of a hub", d.cfg.ConnConfig.Database)}
+	}
+	var have int64
+	if err := d.pool.QueryRow(ctx, `SELECT COALESCE(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&have); err != nil {
+		return classify(err)
+	}
+	switch {
+	case have > know:
+		return d.compatible(ctx, have, know)
+	case have < know:
+		return &RefusedError{Why: fmt.Sprintf("the schema has version %d, this offpeak reads version %d: read it with the offpeak of its hubs, or upgrade these first", have, know)}
 	}
 	return nil
 }

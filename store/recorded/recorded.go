@@ -3,7 +3,7 @@
 // It owns which verbs are asked for what events alone do not tell: nodes and jobs
 // that were there before the oldest event that is kept. What traffic is, and how it
 // is made of events, is replay's. It changes nothing in the store. It is tested on
-// the real embedded store.
+// both engines.
 package recorded
 
 import (
@@ -103,7 +103,17 @@ func (r *reader) base() (b replay.Base, err error) {
 			break
 		}
 	}
-	b.Job, b.Asked = r.job, r.asked
+	for cursor := ""; ; {
+		accounts, next, err := r.s.Accounts(r.ctx, store.Page{Cursor: cursor, Limit: page})
+		if err != nil {
+			return b, err
+		}
+		b.Accounts = append(b.Accounts, accounts...)
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+	b.Job, b.Group, b.Asked = r.job, r.group, r.asked
 	w, err := r.s.Weights(r.ctx)
 	if errors.Is(err, offpeak.ErrNotFound) {
 		return b, nil
@@ -128,6 +138,17 @@ func (r *reader) job(id offpeak.JobID) (offpeak.Job, bool) {
 		r.err = err
 	}
 	return j, err == nil
+}
+
+func (r *reader) group(id offpeak.GroupID) (offpeak.Group, bool) {
+	if r.err != nil {
+		return offpeak.Group{}, false
+	}
+	g, err := r.s.Group(r.ctx, "", id)
+	if err != nil && !errors.Is(err, offpeak.ErrNotFound) {
+		r.err = err
+	}
+	return g, err == nil
 }
 
 // asked is what a node asked at a moment: the newest change that is not after it,

@@ -46,8 +46,19 @@ func (t *verb) addAccount(a offpeak.Account) error {
 	if n != 1 {
 		return fmt.Errorf("account %q: the name is taken: %w", a.Name, offpeak.ErrConflict)
 	}
-	t.event(offpeak.Event{Type: "account.created", Account: a.ID, Data: data(map[string]string{"name": a.Name})})
+	t.event(offpeak.Event{Type: "account.created", Account: a.ID, Data: data(struct {
+		Name  string         `json:"name"`
+		Quota *offpeak.Quota `json:"quota,omitempty"`
+	}{a.Name, bounds(a.Quota)})})
 	return nil
+}
+
+// bounds is a quota, nil where it bounds nothing.
+func bounds(q offpeak.Quota) *offpeak.Quota {
+	if q == (offpeak.Quota{}) {
+		return nil
+	}
+	return &q
 }
 
 func (t *verb) addMember(m offpeak.Member) error {
@@ -130,6 +141,10 @@ func (s *Store) SetQuota(ctx context.Context, op store.Op, id offpeak.AccountID,
 	}
 	return write(ctx, s, "set quota of account "+string(id), func(t *verb) (offpeak.Account, error) {
 		out, _, err := once(t, op, "account.quota", string(id), func() (offpeak.Account, error) {
+			was, err := t.account(id)
+			if err != nil {
+				return offpeak.Account{}, err
+			}
 			n, err := t.Exec(`UPDATE accounts SET quota_storage = $1, quota_queued = $2, quota_running = $3, quota_gpus = $4 WHERE id = $5`, int64(q.Storage), int64(q.Queued), int64(q.Running), int64(q.GPUs), string(id))
 			if err == nil && n == 0 {
 				err = offpeak.ErrNotFound
@@ -137,7 +152,10 @@ func (s *Store) SetQuota(ctx context.Context, op store.Op, id offpeak.AccountID,
 			if err != nil {
 				return offpeak.Account{}, err
 			}
-			t.event(offpeak.Event{Type: "account.quota", Account: id, Data: data(q)})
+			t.event(offpeak.Event{Type: "account.quota", Account: id, Data: data(struct {
+				offpeak.Quota
+				Was offpeak.Quota `json:"was"`
+			}{q, was.Quota})})
 			return t.account(id)
 		})
 		return out, err

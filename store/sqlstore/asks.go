@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"offpeak"
@@ -33,7 +34,7 @@ func (t *verb) firstAsk(id offpeak.NodeID, account offpeak.AccountID) error {
 }
 
 // SetPlan stores what an owner asks.
-func (s *Store) SetPlan(ctx context.Context, op store.Op, account offpeak.AccountID, node offpeak.NodeID, plan json.RawMessage) ([]offpeak.NodeID, error) {
+func (s *Store) SetPlan(ctx context.Context, op store.Op, account offpeak.AccountID, node offpeak.NodeID, plan json.RawMessage, until time.Time) ([]offpeak.NodeID, error) {
 	object := string(node)
 	if node == "" {
 		object = string(account)
@@ -42,7 +43,12 @@ func (s *Store) SetPlan(ctx context.Context, op store.Op, account offpeak.Accoun
 		return nil, &offpeak.FieldError{Field: "plan", Rule: "is JSON of at most 64 KiB, in UTF-8"}
 	}
 	return write(ctx, s, "set what is asked for "+object, func(t *verb) ([]offpeak.NodeID, error) {
-		out, _, err := once(t, op, "ask.plan", object, func() ([]offpeak.NodeID, error) { return t.plan(account, node, plan) })
+		out, _, err := once(t, op, "ask.plan", object, func() ([]offpeak.NodeID, error) {
+			if !until.IsZero() && !until.After(t.now) {
+				return nil, &offpeak.FieldError{Field: "until", Value: until.Format(time.RFC3339), Rule: "is a time to come: from then on the node is offered to nobody"}
+			}
+			return t.plan(account, node, plan)
+		})
 		return out, err
 	})
 }

@@ -122,8 +122,11 @@ func (t *verb) say(n *lockedNode, b store.Beat) {
 		t.event(offpeak.Event{Type: "node.online", Account: n.account, Node: b.Node})
 		t.audit(byNode(n.account, b.Node), "node.online", string(b.Node), "done")
 	}
-	if b.Availability != n.availability || b.Why != n.why {
+	changed := b.Availability != n.availability || b.Why != n.why
+	if changed || n.liveness == offpeak.NodeOffline {
 		t.later(addAvailability, string(b.Node), micros(t.now), string(b.Availability), string(b.Why))
+	}
+	if changed {
 		t.event(offpeak.Event{Type: "node." + string(b.Availability), Account: n.account, Node: b.Node, Reason: b.Why})
 		t.audit(byNode(n.account, b.Node), "node."+string(b.Availability), string(b.Node), string(b.Why))
 	}

@@ -25,7 +25,10 @@ type rows struct {
 	quotas  map[offpeak.AccountID]*quota
 	// members are arrays with a limit on those that hold leases.
 	members map[offpeak.GroupID]*quota
-	used    map[offpeak.LeaseID]bool
+	// gangs are those that are claimed: how many members have not ended, 0 where one is
+	// not to be claimed any more.
+	gangs map[offpeak.GroupID]int
+	used  map[offpeak.LeaseID]bool
 	// balances are as they were read, without what the verb posts: posted sums that, of
 	// the first summed entries.
 	balances map[ledger.Account]balance
@@ -79,6 +82,7 @@ type lockedNode struct {
 	claimed  offpeak.Resources
 	capacity offpeak.Resources
 	reserved offpeak.Resources
+	trial    offpeak.Trial
 	pending  pendingNode
 }
 
@@ -90,6 +94,8 @@ type pendingNode struct {
 	raised   int64
 	// ready: a claim counts on its being online, open and available.
 	ready bool
+	// tried: what is held against it changed.
+	tried bool
 	// said: a heartbeat came after the one numbered heard.
 	said  bool
 	heard int64
@@ -133,11 +139,15 @@ func (t *verb) loadNodes(lock string, ids ...offpeak.NodeID) error {
 func (t *verb) lookNodes(lock string, ids []offpeak.NodeID) Look {
 	where, arg := oneOf("id", ids)
 	return Look{`SELECT id, account, liveness, intent, availability, why, incarnation, beat, timeout, removed_at <> 0, ask_gpu IS NOT NULL, revision, claimed_cpu, claimed_memory, claimed_disk,
-		capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk FROM nodes WHERE ` + where + ` ORDER BY id` + lock, []any{arg}, func(r Rows) error {
+		capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk, trial FROM nodes WHERE ` + where + ` ORDER BY id` + lock, []any{arg}, func(r Rows) error {
 		n := &lockedNode{}
 		var timeout int64
+		var trial string
 		err := r.Scan(&n.id, &n.account, &n.liveness, &n.intent, &n.availability, &n.why, &n.incarnation, &n.beat, &timeout, &n.removed, &n.asks, &n.revision, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
-			&n.capacity.CPU, &n.capacity.Memory, &n.capacity.Disk, &n.reserved.CPU, &n.reserved.Memory, &n.reserved.Disk)
+			&n.capacity.CPU, &n.capacity.Memory, &n.capacity.Disk, &n.reserved.CPU, &n.reserved.Memory, &n.reserved.Disk, &trial)
+		if err == nil {
+			n.trial, err = trialOf(n.id, trial)
+		}
 		n.timeout, n.pending.heard = time.Duration(timeout)*time.Microsecond, n.beat
 		keep(&t.rows.nodes, n.id, n)
 		return err
@@ -284,6 +294,9 @@ func (s *Store) loadClaims(t *verb, claims []store.Claim) error {
 		return err
 	}
 	if err := t.loadMembers(claims); err != nil {
+		return err
+	}
+	if err := t.loadGangs(claims); err != nil {
 		return err
 	}
 	if err := t.loadQuotas(accounts); err != nil || len(nodes) == 0 {

@@ -216,6 +216,25 @@ func (s *Store) SetInventory(ctx context.Context, id offpeak.NodeID, inv offpeak
 	return out.node, out.changes, err
 }
 
+// SetReadings stores what a node's devices do now.
+func (s *Store) SetReadings(ctx context.Context, id offpeak.NodeID, readings []offpeak.Reading) error {
+	text, err := json.Marshal(readings)
+	if err != nil {
+		return fmt.Errorf("set readings of node %s: %w", id, err)
+	}
+	_, err = write(ctx, s, "set readings of node "+string(id), func(t *verb) (struct{}, error) {
+		if err := t.lockNodes(id); err != nil {
+			return struct{}{}, err
+		}
+		n, err := t.Exec(`UPDATE nodes SET readings = $1 WHERE id = $2 AND removed_at = 0`, string(text), string(id))
+		if err == nil && n == 0 {
+			err = offpeak.ErrUnknownNode
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
 // shrink asks the leases that no longer fit a node's inventory to go: those
 // that hold a device that is gone, then the newest until the rest fits. Offers it ends
 // itself: nobody has begun with them.
@@ -465,6 +484,10 @@ func (s *Store) SetLiveness(ctx context.Context, changes []store.LivenessChange)
 			}
 			if err := t.must(`UPDATE nodes SET liveness = $1 WHERE id = $2 AND liveness = $3 AND last_heard < $4`, string(c.To), string(c.Node), string(from), micros(c.HeardBefore)); err != nil {
 				return nil, err
+			}
+			if c.To == offpeak.NodeOffline {
+				// What it said last no longer holds; its next heartbeat says what does.
+				t.later(addAvailability, string(c.Node), micros(t.now), string(offpeak.NodeInUse), string(offpeak.EndNodeLost))
 			}
 			t.event(offpeak.Event{Type: "node." + string(c.To), Account: account, Node: c.Node})
 			t.audit(byHub(), "node."+string(c.To), string(c.Node), "done")

@@ -16,8 +16,9 @@ func queuedData(sub submission) json.RawMessage {
 		RetryOf      offpeak.JobID        `json:"retry_of,omitempty"`
 		Driver       string               `json:"driver"`
 		Requirements json.RawMessage      `json:"requirements"`
+		Policy       offpeak.Policy       `json:"policy,omitempty"`
 		Limit        offpeak.Duration     `json:"time_limit,omitempty"`
 		Retry        *offpeak.RetryPolicy `json:"retry,omitempty"`
 		After        []offpeak.After      `json:"after,omitempty"`
-	}{sub.hash, n.Spec.Priority, n.RetryOf, n.Spec.Task.Driver, json.RawMessage(sub.requirements), n.Spec.Limits.Time, n.Spec.Retry, sub.after})
+	}{sub.hash, n.Spec.Priority, n.RetryOf, n.Spec.Task.Driver, json.RawMessage(sub.requirements), n.Spec.Policy, n.Spec.Limits.Time, n.Spec.Retry, sub.after})
 }

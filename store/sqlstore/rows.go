@@ -120,39 +120,50 @@ func (j *job) queued() *store.Queued {
 	}
 	q := &store.Queued{
 		Job: j.ID, Account: j.Account, Attempt: j.Attempt, Priority: j.priority, Submitted: j.SubmittedAt,
-		Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements, Lasts: j.Spec.Limits.Lasts(), Avoid: avoided(j.avoid),
+		Driver: j.Spec.Task.Driver, Requirements: &j.Spec.Requirements, Policy: j.Spec.Policy, Lasts: j.Spec.Limits.Lasts(),
 	}
+	q.Avoid, q.Failed = avoided(j.avoid)
 	if j.NotBefore != nil {
 		q.NotBefore = *j.NotBefore
 	}
 	if j.array != nil && j.array.AtOnce > 0 {
 		q.Group, q.AtOnce = j.array.id, j.array.AtOnce
 	}
+	q.Gang = j.gang()
 	return q
 }
 
-func avoided(s string) []offpeak.NodeID {
+// avoided reads the nodes that the next attempt should avoid, and what fences it from
+// some of them.
+func avoided(s string) (nodes []offpeak.NodeID, failed []offpeak.Failed) {
 	if s == "" {
-		return nil
+		return nil, nil
 	}
 	parts := strings.Split(s, " ")
-	out := make([]offpeak.NodeID, len(parts))
+	nodes = make([]offpeak.NodeID, len(parts))
 	for i, p := range parts {
-		out[i] = offpeak.NodeID(p)
+		f := offpeak.ParseFailed(p)
+		if nodes[i] = f.Node; f.Times > 0 {
+			failed = append(failed, f)
+		}
 	}
-	return out
+	return nodes, failed
 }
 
-// avoidToo adds a node as the newest; the last 8 are kept.
-func avoidToo(s string, node offpeak.NodeID) string {
-	const most = 8
+// avoidToo adds the node of an attempt that ended so as the newest; the last 16 are
+// kept.
+func avoidToo(s string, node offpeak.NodeID, reason offpeak.EndReason, ended time.Time) string {
+	const most = 16
 	parts := make([]string, 0, most+1)
+	last := offpeak.Failed{Node: node}
 	for _, p := range strings.Fields(s) {
-		if p != string(node) {
+		if f := offpeak.ParseFailed(p); f.Node == node {
+			last = f
+		} else {
 			parts = append(parts, p)
 		}
 	}
-	parts = append(parts, string(node))
+	parts = append(parts, last.Again(reason, ended).String())
 	return strings.Join(parts[max(0, len(parts)-most):], " ")
 }
 
@@ -310,23 +321,33 @@ type node struct {
 }
 
 const nodeColumns = `id, account, name, key, liveness, intent, availability, why, inventory, claimed_cpu, claimed_memory, claimed_disk,
-	capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk, ask_gpu, ask_cpu, revision, generation, incarnation, beat, timeout, last_heard, enrolled_at, removed_at`
+	capacity_cpu, capacity_memory, capacity_disk, reserved_cpu, reserved_memory, reserved_disk, ask_gpu, ask_cpu, revision, generation, incarnation, beat, timeout, last_heard, enrolled_at, removed_at, readings, trial`
 
 // scan reads the columns of a node, and those that the query has after them.
 func (n *node) scan(rows Rows, more ...any) error {
-	var inventory string
+	var inventory, readings, trial string
 	var gpu, cpu sql.NullInt64
 	var timeout, heard, enrolled, removed int64
 	err := rows.Scan(append([]any{&n.ID, &n.Account, &n.Name, &n.Key, &n.Liveness, &n.Intent, &n.Availability, &n.Why, &inventory, &n.claimed.CPU, &n.claimed.Memory, &n.claimed.Disk,
-		&n.Capacity.CPU, &n.Capacity.Memory, &n.Capacity.Disk, &n.Reserved.CPU, &n.Reserved.Memory, &n.Reserved.Disk, &gpu, &cpu, &n.Revision, &n.Generation, &n.Incarnation, &n.beat, &timeout, &heard, &enrolled, &removed}, more...)...)
+		&n.Capacity.CPU, &n.Capacity.Memory, &n.Capacity.Disk, &n.Reserved.CPU, &n.Reserved.Memory, &n.Reserved.Disk, &gpu, &cpu, &n.Revision, &n.Generation, &n.Incarnation, &n.beat, &timeout, &heard, &enrolled, &removed, &readings, &trial}, more...)...)
 	if err != nil {
 		return err
 	}
 	n.Ask = askOf(gpu, cpu)
+	held, err := trialOf(n.ID, trial)
+	if err != nil {
+		return err
+	}
+	n.Quarantine = held.Quarantine()
 	n.Timeout = offpeak.Duration(time.Duration(timeout) * time.Microsecond)
 	n.LastHeard, n.EnrolledAt, n.removed = maybe(heard), moment(enrolled), moment(removed)
 	if err := json.Unmarshal([]byte(inventory), &n.Inventory); err != nil {
 		return fmt.Errorf("read inventory of node %s: %w", n.ID, err)
+	}
+	if readings != "" {
+		if err := json.Unmarshal([]byte(readings), &n.Readings); err != nil {
+			return fmt.Errorf("read readings of node %s: %w", n.ID, err)
+		}
 	}
 	for _, d := range n.Inventory.Devices {
 		n.Capacity.Devices = append(n.Capacity.Devices, d.ID)

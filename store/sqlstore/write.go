@@ -45,6 +45,7 @@ const (
 	writeNode
 	takeBlindly
 	sayNode
+	tryNode
 	closeNode
 	leaseJob
 	writeJob
@@ -56,6 +57,8 @@ const (
 	addSpec
 	addGroup
 	writeGroup
+	breakGang
+	failGang
 	addJob
 	addMember
 	addAfter
@@ -103,6 +106,8 @@ func (k kind) statement() (query string, exact bool) {
 		return `UPDATE nodes SET reserved_cpu = reserved_cpu + $1, reserved_memory = reserved_memory + $2, reserved_disk = reserved_disk + $3, revision = revision + $4 WHERE id = $5`, true
 	case sayNode:
 		return `UPDATE nodes SET liveness = 'online', availability = $1, why = $2, beat = $3, timeout = $4, last_heard = $5 WHERE id = $6 AND incarnation = $7 AND beat = $8`, true
+	case tryNode:
+		return `UPDATE nodes SET trial = $1 WHERE id = $2`, true
 	case closeNode:
 		return `UPDATE nodes SET intent = 'closed' WHERE id = $1 AND intent = 'draining' AND removed_at = 0`, true
 	case leaseJob:
@@ -123,15 +128,19 @@ func (k kind) statement() (query string, exact bool) {
 	case outbidJob:
 		return `UPDATE jobs SET outbid_at = $1 WHERE id = $2`, true
 	case addSpec:
-		return `INSERT INTO specs (hash, spec, driver, requirements, lasts) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING`, false
+		return `INSERT INTO specs (hash, spec, driver, requirements, lasts, policy) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`, false
 	case addJob:
 		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, parents, waits, reason, detail, ended_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`, true
 	case addGroup:
-		return `INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, parents, waits, cancelled_at, reason, detail, awaited, pipe, step)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`, true
+		return `INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, parents, waits, cancelled_at, reason, detail, awaited, pipe, step, gang)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`, true
 	case writeGroup:
-		return `UPDATE job_groups SET written = $1, todo = $2, cancelled_at = $3, reason = $4, detail = $5, waits = $6 WHERE id = $7`, true
+		return `UPDATE job_groups SET written = $1, todo = $2, cancelled_at = $3, reason = $4, detail = $5, waits = $6, broken = $7 WHERE id = $8`, true
+	case breakGang:
+		return `UPDATE job_groups SET broken = 'gang_broken', todo = 1 WHERE id = $1 AND broken <> 'gang_failed'`, false
+	case failGang:
+		return `UPDATE job_groups SET broken = 'gang_failed', todo = 1, detail = $1 WHERE id = $2 AND broken <> 'gang_failed' AND cancelled_at = 0`, false
 	case addMember:
 		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, reason, detail, ended_at, awaited) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`, true
 	case addAfter:
@@ -297,6 +306,9 @@ func (t *verb) putNode(n *lockedNode, unguarded bool) {
 	p, c := n.pending, n.capacity
 	if p.said {
 		t.later(sayNode, string(n.availability), string(n.why), n.beat, span(n.timeout), micros(t.now), string(n.id), string(n.incarnation), p.heard)
+	}
+	if p.tried {
+		t.later(tryNode, trialText(n.trial), string(n.id))
 	}
 	switch {
 	case p.raised > 0 && unguarded:

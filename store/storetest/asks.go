@@ -42,7 +42,7 @@ func (g *grid) asks(node offpeak.NodeID, ask *offpeak.Ask) {
 
 func (g *grid) setPlan(account offpeak.AccountID, node offpeak.NodeID, plan string) []offpeak.NodeID {
 	g.Helper()
-	ids, err := g.SetPlan(context.Background(), g.op(), account, node, json.RawMessage(plan))
+	ids, err := g.SetPlan(context.Background(), g.op(), account, node, json.RawMessage(plan), time.Time{})
 	if err != nil {
 		g.Fatalf("SetPlan: %v", err)
 	}
@@ -94,12 +94,30 @@ func plans(t *testing.T, g *grid) {
 		t.Errorf("after its own plan was taken back: %+v", d)
 	}
 	op := g.op()
-	if _, err := g.SetPlan(ctx, op, g.account, b.ID, json.RawMessage(`{}`)); err != nil {
+	if _, err := g.SetPlan(ctx, op, g.account, b.ID, json.RawMessage(`{}`), time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	was := g.due(b.ID).Revision
-	if ids, err := g.SetPlan(ctx, op, g.account, b.ID, json.RawMessage(`{}`)); err != nil || !equal(ids, []offpeak.NodeID{b.ID}) || g.due(b.ID).Revision != was {
+	if ids, err := g.SetPlan(ctx, op, g.account, b.ID, json.RawMessage(`{}`), time.Time{}); err != nil || !equal(ids, []offpeak.NodeID{b.ID}) || g.due(b.ID).Revision != was {
 		t.Errorf("the same operation again = %v, %v", ids, err)
+	}
+	// A plan that ends is as well said again when it is over; a new one is refused then.
+	op = g.op()
+	until := g.clock.Now().Add(time.Minute)
+	ends := func(op store.Op) error {
+		_, err := g.SetPlan(ctx, op, g.account, b.ID, json.RawMessage(`{}`), until)
+		return err
+	}
+	if err := ends(op); err != nil {
+		t.Errorf("a plan that ends: %v", err)
+	}
+	g.clock.Advance(time.Minute)
+	if err := ends(op); err != nil {
+		t.Errorf("the same operation when it is over: %v", err)
+	}
+	var field *offpeak.FieldError
+	if err := ends(g.op()); !errors.As(err, &field) || field.Field != "until" {
+		t.Errorf("a plan that is over: %v, want it refused", err)
 	}
 	for what, refused := range map[string]struct {
 		account offpeak.AccountID
@@ -113,7 +131,7 @@ func plans(t *testing.T, g *grid) {
 		"what is no JSON":        {g.account, a.ID, `{`, offpeak.ErrInvalid},
 		"a long plan":            {g.account, a.ID, `"` + strings.Repeat("x", 64<<10) + `"`, offpeak.ErrInvalid},
 	} {
-		if _, err := g.SetPlan(ctx, g.op(), refused.account, refused.node, json.RawMessage(refused.plan)); !errors.Is(err, refused.want) {
+		if _, err := g.SetPlan(ctx, g.op(), refused.account, refused.node, json.RawMessage(refused.plan), time.Time{}); !errors.Is(err, refused.want) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

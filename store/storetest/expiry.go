@@ -20,7 +20,7 @@ func expire(t *testing.T, g *grid) {
 	}
 	g.clock.Advance(15 * time.Second)
 	out, err := g.Expire(ctx, g.clock.Now(), 10)
-	if err != nil || len(out) != 1 || out[0].Lease.ID != offer.ID || out[0].Lease.Reason != offpeak.EndOfferLapsed || out[0].Queued == nil || !out[0].Queued.NotBefore.IsZero() || len(out[0].Queued.Avoid) != 0 {
+	if err != nil || len(out) != 1 || out[0].Lease.ID != offer.ID || out[0].Lease.Reason != offpeak.EndOfferLapsed || out[0].Queued == nil || !out[0].Queued.NotBefore.IsZero() || !equal(out[0].Queued.Avoid, []offpeak.NodeID{n.ID}) || len(out[0].Queued.Failed) != 1 {
 		t.Fatalf("Expire of an offer = %+v, %v", out, err)
 	}
 	g.clock.Advance(timeout - 15*time.Second)

@@ -270,6 +270,9 @@ func queue(t *testing.T, g *grid) {
 	if len(q) != 3 || q[0].Job != b.ID || q[0].Attempt != 1 || q[0].NotBefore.IsZero() || !equal(q[0].Avoid, []offpeak.NodeID{n.ID}) {
 		t.Fatalf("Queue after a lost attempt = %+v", q)
 	}
+	if len(q[0].Failed) != 0 {
+		t.Errorf("an interrupted attempt fences: %+v", q[0].Failed)
+	}
 	if change.Queued == nil || change.Queued.Job != b.ID || change.Queued.Attempt != 1 || !change.Queued.NotBefore.Equal(q[0].NotBefore) || !equal(change.Queued.Avoid, q[0].Avoid) {
 		t.Errorf("Change.Queued = %+v, want as in the queue %+v", change.Queued, q[0])
 	}

@@ -2,7 +2,9 @@ package storetest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -84,5 +86,69 @@ func used(t *testing.T, g *grid) {
 	_, err = g.Submit(ctx, g.op(), store.NewJob{ID: "job_y", Account: g.account, Spec: spec()})
 	if refused(t, "Submit over the quota", err, offpeak.ErrQuota); err == nil || !strings.Contains(err.Error(), "queued_jobs") {
 		t.Errorf("refused with %v, want the rule named", err)
+	}
+}
+
+// What is queued says by which policy it is placed, however it came into the queue
+// and however it is read.
+func policies(t *testing.T, g *grid) {
+	ctx := context.Background()
+	n := g.enrol(4)
+	named := func(p offpeak.Policy) offpeak.Spec {
+		sp := spec()
+		sp.Policy = p
+		return sp
+	}
+	want := map[offpeak.JobID]offpeak.Policy{}
+	for _, p := range []offpeak.Policy{"", offpeak.PolicyCheapest, offpeak.PolicyBalanced, offpeak.PolicyFastest} {
+		want[g.submit(named(p)).ID] = p
+	}
+	f, err := g.SubmitGroup(ctx, g.op(), store.NewGroup{
+		ID: "grp_p", Account: g.account, Spec: named(offpeak.PolicyBalanced), Array: offpeak.Array{Indexes: offpeak.Indexes{{First: 0, Last: 1}}},
+	})
+	if err != nil || len(f.Queued) != 2 {
+		t.Fatalf("SubmitGroup = %+v, %v", f, err)
+	}
+	for _, q := range f.Queued {
+		if want[q.Job] = offpeak.PolicyBalanced; q.Policy != offpeak.PolicyBalanced {
+			t.Errorf("SubmitGroup queued %+v", q)
+		}
+	}
+	// One comes back to the queue.
+	back := g.submit(named(offpeak.PolicyFastest))
+	want[back.ID] = offpeak.PolicyFastest
+	l := g.claim(back.ID, 1, n.ID)
+	g.accept(l)
+	if c := g.ended(l, offpeak.EndNodeError, 0); c.Queued == nil || c.Queued.Policy != offpeak.PolicyFastest {
+		t.Errorf("an attempt that ended left %+v", c.Queued)
+	}
+	seen := 0
+	for q, err := range g.Queue(ctx) {
+		if p, known := want[q.Job]; err != nil || !known || q.Policy != p {
+			t.Errorf("Queue = %+v, %v; want the policy %q", q, err, p)
+		}
+		seen++
+	}
+	list, err := g.Waiting(ctx, slices.Collect(maps.Keys(want)))
+	if err != nil || seen != len(want) || len(list) != len(want) {
+		t.Errorf("%d queued and %d waiting, %v; want %d", seen, len(list), err, len(want))
+	}
+	for _, q := range list {
+		if q.Policy != want[q.Job] {
+			t.Errorf("Waiting = %+v, want the policy %q", q, want[q.Job])
+		}
+	}
+	// The event says it, for a replay.
+	events, err := g.Events(ctx, "", 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		var d struct {
+			Policy offpeak.Policy `json:"policy"`
+		}
+		if e.Type == "job.queued" && e.Attempt == 0 && (json.Unmarshal(e.Data, &d) != nil || d.Policy != want[e.Job]) {
+			t.Errorf("event of job %s: %s, want the policy %q", e.Job, e.Data, want[e.Job])
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -194,6 +195,41 @@ func shrinking(t *testing.T, g *grid) {
 	refused(t, "SetInventory of no node", err, offpeak.ErrUnknownNode)
 }
 
+func readings(t *testing.T, g *grid) {
+	ctx := context.Background()
+	n := g.enrol(2)
+	before, err := g.Events(ctx, "", 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, hot := 3*offpeak.GiB, 91
+	want := []offpeak.Reading{{Device: "GPU-0", Used: &used, Temperature: &hot, Throttled: []string{"heat"}}, {Device: "GPU-1"}}
+	if err := g.SetReadings(ctx, n.ID, want); err != nil {
+		t.Fatal(err)
+	}
+	if got := g.node(n.ID); !equalJSON(got.Readings, want) || got.Revision != n.Revision {
+		t.Errorf("readings %+v at revision %d, want %+v at %d", got.Readings, got.Revision, want, n.Revision)
+	}
+	list, _, err := g.Nodes(ctx, "", store.Page{Limit: 10})
+	if err != nil || len(list) != 1 || !equalJSON(list[0].Readings, want) {
+		t.Errorf("Nodes = %+v, %v", list, err)
+	}
+	after, err := g.Events(ctx, "", 0, 1000)
+	if err != nil || len(after) != len(before) {
+		t.Errorf("readings are %d events, %v", len(after)-len(before), err)
+	}
+	if err := g.SetReadings(ctx, n.ID, nil); err != nil || len(g.node(n.ID).Readings) != 0 {
+		t.Errorf("no readings: %v, %+v", err, g.node(n.ID).Readings)
+	}
+	refused(t, "SetReadings of no node", g.SetReadings(ctx, "node_none", want), offpeak.ErrUnknownNode)
+}
+
+func equalJSON(a, b any) bool {
+	x, err := json.Marshal(a)
+	y, err2 := json.Marshal(b)
+	return err == nil && err2 == nil && bytes.Equal(x, y)
+}
+
 func intent(t *testing.T, g *grid) {
 	ctx := context.Background()
 	set := func(n offpeak.NodeID, to offpeak.Intent, stop bool) (offpeak.Node, []store.Change) {
@@ -369,6 +405,7 @@ func operations(t *testing.T, g *grid) {
 			n, _, err := g.SetIntent(ctx, op, g.account, n.ID, offpeak.NodeClosed, false)
 			return n, err
 		}},
+		{"Trust", func(op store.Op, _ int) (any, error) { return g.Trust(ctx, op, g.account, n.ID) }},
 		{"RevokeToken", func(op store.Op, _ int) (any, error) { return nil, g.RevokeToken(ctx, op, g.account, "tok_admin") }},
 		{"RemoveMember", func(op store.Op, _ int) (any, error) { return nil, g.RemoveMember(ctx, op, g.account, "member_1") }},
 		{"RemoveNode", func(op store.Op, _ int) (any, error) { return g.RemoveNode(ctx, op, g.account, n.ID) }},

@@ -21,6 +21,8 @@ import (
 
 	"offpeak"
 	"offpeak/agent"
+	"offpeak/agent/presence"
+	owner "offpeak/cmd/offpeak/cli/machine"
 	"offpeak/cmd/offpeak/cli/remote"
 	"offpeak/internal/local"
 	"offpeak/wire"
@@ -32,6 +34,8 @@ type agentOptions struct {
 	hubs               []string
 	warm               int
 	stopJobs, noLimits bool
+	look               time.Duration
+	presence           bool
 	machine            machine
 	logging            logging
 }
@@ -57,7 +61,7 @@ agent runs, as with "offpeak agent run".`,
 	cmd.PersistentFlags().StringVar(&o.data, "data", filepath.Join(local.Home(env.Getenv), "agent"), "folder that holds the node's identity and its jobs")
 	o.runFlags(cmd.Flags())
 	cmd.AddCommand(
-		newAgentRun(env), newAgentJoin(env), newAgentStatus(env, &o.data),
+		newAgentRun(env), newAgentJoin(env), owner.NewStatus(env, &o.data), owner.NewPolicy(env, &o.data),
 		newAgentOrder(env, &o.data, agent.OrderPause, "Take jobs off this machine now and take no new ones",
 			"Pause gives running jobs notice, so that they can save their state, and takes no new ones.\nIt works while no hub can be reached and outlives a restart."),
 		newAgentOrder(env, &o.data, agent.OrderResume, "End a pause or a drain", "Resume lets the machine work again."),
@@ -72,8 +76,10 @@ agent runs, as with "offpeak agent run".`,
 func (o *agentOptions) runFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.config, "config", "", "`file` of settings in YAML (default agent.yaml beside the data folder, if there is one)")
 	f.BoolVar(&o.noLimits, "no-limits", false, "don't hold jobs to the CPU, memory and processes they asked for")
+	f.BoolVar(&o.presence, "presence", true, "look who else uses this machine, and go by \"offpeak agent policy\"; false on a machine that is nobody's desk, where only your hours count")
 	f.IntVar(&o.warm, "warm", 2, "supervisors that are kept ready, so that jobs start at once")
 	f.BoolVar(&o.stopJobs, "stop-jobs", false, "when the agent is stopped, give running jobs notice and wait for them, instead of leaving them to the next agent")
+	f.DurationVar(&o.look, "look", 15*time.Second, "how often GPUs are looked at, for what others take of them, and for those that vanished or came")
 	o.joinFlags(f)
 }
 
@@ -119,6 +125,9 @@ func (o *agentOptions) prepare(cmd *cobra.Command, env Env) (agent.Config, agent
 	if o.warm < 0 || o.warm > 64 {
 		return agent.Config{}, agent.Env{}, badInput("--warm: %d: is 0 to 64", o.warm)
 	}
+	if o.look != 0 && o.look < 100*time.Millisecond {
+		return agent.Config{}, agent.Env{}, badInput("--look: %v: is at least 100ms", o.look)
+	}
 	for _, hub := range o.hubs {
 		if err := remote.CheckAddress("--hub", hub); err != nil {
 			return agent.Config{}, agent.Env{}, err
@@ -131,7 +140,14 @@ func (o *agentOptions) prepare(cmd *cobra.Command, env Env) (agent.Config, agent
 	if err != nil {
 		return agent.Config{}, agent.Env{}, err
 	}
-	cfg := agent.Config{Data: o.data, Hubs: o.hubs, Warm: o.warm, NoLimits: o.noLimits, StopJobs: o.stopJobs, Version: build(env.Version).Version}
+	cfg := agent.Config{
+		Data: o.data, Hubs: o.hubs, Warm: o.warm, NoLimits: o.noLimits, StopJobs: o.stopJobs, Version: build(env.Version).Version,
+		Times: agent.Times{Devices: o.look},
+	}
+	if o.machine.fake != "" {
+		// Looking at a folder costs little, and who tries something out waits for it.
+		cfg.Times.Devices, cfg.Times.Readings = time.Second, time.Second
+	}
 	found, err := findFences(cmd.Context(), cfg, log)
 	if err != nil {
 		return agent.Config{}, agent.Env{}, err
@@ -164,6 +180,11 @@ func (o *agentOptions) run(cmd *cobra.Command, env Env) error {
 		}
 	} else if err != nil {
 		return err
+	}
+	if o.presence {
+		var done func()
+		world.Presence, world.Announce, done = presence.Sources(presence.Options{Getenv: env.Getenv})
+		defer done()
 	}
 	return agent.New(cfg, world).Run(ctx)
 }

@@ -37,6 +37,7 @@ type machine struct {
 	cpu          float64
 	memory, disk string
 	gpus         string
+	fake         string
 	labels       map[string]string
 	region       string
 	accept       string
@@ -48,6 +49,8 @@ func (m *machine) flags(f *pflag.FlagSet) {
 	f.StringVar(&m.memory, "memory", "", "memory that the grid may use, for example 16GiB (default most of it)")
 	f.StringVar(&m.disk, "disk", "", "disk that the grid may use, for example 200GB (default most of what is free)")
 	f.StringVar(&m.gpus, "gpus", "all", "GPUs that the grid may use: all or none")
+	f.StringVar(&m.fake, "fake-devices", "", "offer the made-up devices of a `folder` instead of this machine's, for tests and demos")
+	_ = f.MarkHidden("fake-devices")
 	f.Var((*labels)(&m.labels), "label", "labels that jobs may ask for, as `key=value`, with commas between (repeatable)")
 	f.StringVar(&m.accept, "accept", "own", "whose process jobs to run: own, those of the node's account, or any; wasm jobs are fenced and run for all")
 	f.StringSliceVar(&m.allow, "allow-account", nil, "`ids` of the only other accounts whose jobs to run (default all)")
@@ -229,8 +232,9 @@ func agentEnv(cfg agent.Config, m machine, found supervisor.Found, log *slog.Log
 		}
 		names = append(names, d.Name())
 	}
+	src := hardware.Sources{Folder: cfg.Data, Fake: m.fake}
 	look := func(ctx context.Context) (offpeak.Inventory, error) {
-		inv := hardware.Probe(ctx, hardware.Sources{Folder: cfg.Data})
+		inv := hardware.Probe(ctx, src)
 		inv.Drivers, inv.Fences, inv.Version = names, found.Fences, cfg.Version
 		inv.Warnings = append(inv.Warnings, found.Warnings...)
 		return inv, ctx.Err()
@@ -243,9 +247,18 @@ func agentEnv(cfg agent.Config, m machine, found supervisor.Found, log *slog.Log
 		Drivers:     drivers,
 		Supervisors: supervisors{exe},
 		Probe:       m.offered(steadyDisk(cfg.Data, look)),
+		Measure:     m.measure(hardware.NewMeter(src)),
 		Free:        free,
 		Log:         log,
 	}, nil
+}
+
+// measure looks at the devices, if the owner offers them.
+func (m machine) measure(meter *hardware.Meter) func(context.Context, []int) hardware.Sample {
+	if m.gpus == "none" {
+		return nil
+	}
+	return meter.Measure
 }
 
 // offered is what look finds, less what the owner keeps: the owner's word comes

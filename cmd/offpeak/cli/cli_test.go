@@ -66,6 +66,7 @@ func scripts(t *testing.T, dir string) {
 		Dir:                 dir,
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
+			e.Setenv("OFFPEAK_PRESENCE", "false")
 			e.Setenv("OFFPEAK_HOME", filepath.Join(e.WorkDir, "home"))
 			return nil
 		},

@@ -37,7 +37,7 @@ type hubOptions struct {
 	listen, data, config, db, blobs string
 	paymentsKey, depositsKey        string
 	heartbeat, timeout, offer, tick time.Duration
-	quarantine                      time.Duration
+	quarantine, fence               time.Duration
 	keepJobs, keepLogs, keepEvents  time.Duration
 	keepOperations                  time.Duration
 	advertise                       []string
@@ -102,6 +102,7 @@ the file.`,
 	f.DurationVar(&o.offer, "offer", 15*time.Second, "how long an offer waits for its agent")
 	f.DurationVar(&o.tick, "tick", time.Second, "how often leases and nodes are checked")
 	f.DurationVar(&o.quarantine, "quarantine", time.Minute, "how long a node gets no work after three attempts in a row died there by its fault; twice as long each further time, up to 1h")
+	f.DurationVar(&o.fence, "fence", time.Minute, "how long a job is kept off a node where an attempt of it failed; twice as long each further time there, up to 15m")
 	const day = 24 * time.Hour
 	f.DurationVar(&o.keepJobs, "keep-jobs", 30*day, "how long ended jobs are kept; 0 for ever")
 	f.DurationVar(&o.keepLogs, "keep-logs", 14*day, "how long logs of ended jobs are kept; 0 for ever")
@@ -131,7 +132,7 @@ func (o *hubOptions) validate() error {
 	for _, d := range []struct {
 		flag string
 		v    time.Duration
-	}{{"offer", o.offer}, {"tick", o.tick}, {"quarantine", o.quarantine}} {
+	}{{"offer", o.offer}, {"tick", o.tick}, {"quarantine", o.quarantine}, {"fence", o.fence}} {
 		if d.v <= 0 {
 			return badInput("--%s: %v: is more than 0s", d.flag, d.v)
 		}
@@ -318,7 +319,7 @@ func (s *service) reachable(scheme, host, port string) []string {
 func (s *service) serve(ctx context.Context, ln net.Listener) error {
 	o, version := s.options, world.NewBuild(s.env).Version
 	h := hub.New(hub.Config{
-		Interval: o.heartbeat, Timeout: o.timeout, Offer: o.offer, Tick: o.tick, Quarantine: o.quarantine,
+		Interval: o.heartbeat, Timeout: o.timeout, Offer: o.offer, Tick: o.tick, Quarantine: o.quarantine, Fence: o.fence,
 		Retention: store.Retention{Jobs: keep(o.keepJobs), Logs: keep(o.keepLogs), Events: keep(o.keepEvents), Operations: keep(o.keepOperations)},
 		Hubs:      s.hubs, Fingerprint: s.fingerprint, Folder: o.data, Version: version, Blobs: o.blobsIn(s.blobs), BlobsAt: o.blobs,
 		Trade: o.market.trade(), Holds: o.market.ledgerRules(), Queue: o.queue.config,

@@ -31,7 +31,7 @@ import (
 func offpeakCommand(t *testing.T, home string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = append(os.Environ(), "OFFPEAK_TEST_MAIN=1", "OFFPEAK_HOME="+home)
+	cmd.Env = append(os.Environ(), "OFFPEAK_TEST_MAIN=1", "OFFPEAK_PRESENCE=false", "OFFPEAK_HOME="+home)
 	return cmd
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"offpeak/store"
+	"offpeak/store/postgres"
 	"offpeak/store/sqlite"
 )
 
@@ -20,9 +21,9 @@ func openRecorded(ctx context.Context, place string) (store.Store, func() error,
 		if err != nil {
 			return nil, nil, err
 		}
-		s, err := h.open(ctx)
+		s, err := postgres.Open(ctx, h.url, postgres.Options{ReadOnly: true})
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, databaseError(h.flag, err)
 		}
 		return s, s.Close, nil
 	}

@@ -41,6 +41,7 @@ type Flags struct {
 	nodes, notNodes []string
 	notAccounts     []string
 	os, arch, trust string
+	policy          string
 	maxPrice        Price
 	steady          bool
 	budget          Credits
@@ -112,6 +113,8 @@ func (s *Flags) Bind(cmd *cobra.Command) {
 	duration(&s.keepFrozen, "keep-frozen", "how long the job stays frozen on a node that can't reach a hub (default 15m)")
 	f.Var(&s.log, "log-limit", "cap on each of stdout and stderr (default 64MiB)")
 	f.IntVar(&s.priority, "priority", 0, "`n` from -100 to 100; higher runs first (default 0)")
+	f.StringVar(&s.policy, "policy", "", "`order` of the nodes that fit: cheapest, balanced or fastest (default the grid's, see offpeak weights show)")
+	_ = cmd.RegisterFlagCompletionFunc("policy", cobra.FixedCompletions([]string{"cheapest", "balanced", "fastest"}, cobra.ShellCompDirectiveNoFileComp))
 	f.StringArrayVarP(&s.labels, "label", "l", nil, "label `k=v` to find the job again (repeatable)")
 }
 
@@ -142,6 +145,7 @@ func (s *Flags) Apply(spec offpeak.Spec, command []string, getenv func(string) s
 	over("os", func() { r.OS = s.os })
 	over("arch", func() { r.Arch = s.arch })
 	over("trust", func() { r.Trust = offpeak.Trust(s.trust) })
+	over("policy", func() { spec.Policy = offpeak.Policy(s.policy) })
 	over("max-price", func() { p := offpeak.Price(s.maxPrice); r.MaxPrice = &p })
 	over("non-interruptible", func() { r.NonInterruptible = s.steady })
 	over("budget", func() { m := offpeak.MicroCredits(s.budget); l.Budget = &m })
@@ -210,7 +214,7 @@ func (s *Flags) zero() error {
 // holds to its own rules.
 func field(flag string) string {
 	switch flag {
-	case "name", "priority":
+	case "name", "priority", "policy":
 		return flag
 	case "driver", "grace", "env":
 		return "task." + flag

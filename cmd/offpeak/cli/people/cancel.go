@@ -34,7 +34,7 @@ first, and is cancelling until its node has confirmed.
 			})
 		},
 	}
-	cmd.ValidArgsFunction = c.completeJobs(offpeak.JobBlocked, offpeak.JobQueued, offpeak.JobLeased, offpeak.JobRunning)
+	cmd.ValidArgsFunction = c.completeWork(offpeak.JobBlocked, offpeak.JobQueued, offpeak.JobLeased, offpeak.JobRunning)
 	return c.command(cmd)
 }
 

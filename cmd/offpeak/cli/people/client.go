@@ -410,10 +410,68 @@ func (c *client) completeJobs(states ...offpeak.JobState) cobra.CompletionFunc {
 		jobs, _ := remote.Ask(cmd.Context(), c.hub, remote.Patience(1), func(ctx context.Context, d *wire.Direct) (wire.List[offpeak.Job], error) { return d.Jobs(ctx, q) })
 		var out []string
 		for _, j := range jobs.Items {
-			out = append(out, string(j.ID)+"\t"+render.Safe(strings.TrimSpace(string(j.State)+" "+j.Spec.Name)))
+			out = append(out, completion(string(j.ID), string(j.State), j.Spec.Name))
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// completeWork completes ids of arrays and jobs in any of states, all if there are
+// none: of an array its id, not those of its members.
+func (c *client) completeWork(states ...offpeak.JobState) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		q := url.Values{"limit": {"50"}}
+		for _, s := range states {
+			q.Add("state", string(s))
+		}
+		if c.dial() != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		groups, _ := remote.Ask(cmd.Context(), c.hub, remote.Patience(1), func(ctx context.Context, d *wire.Direct) (wire.List[offpeak.Group], error) { return d.Groups(ctx, q) })
+		var out []string
+		for _, g := range groups.Items {
+			out = append(out, completion(string(g.ID), string(g.State), g.Spec.Name))
+		}
+		q.Set("group", "none")
+		jobs, _ := remote.Ask(cmd.Context(), c.hub, remote.Patience(1), func(ctx context.Context, d *wire.Direct) (wire.List[offpeak.Job], error) { return d.Jobs(ctx, q) })
+		for _, j := range jobs.Items {
+			out = append(out, completion(string(j.ID), string(j.State), j.Spec.Name))
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completion is an id with what a shell shows beside it.
+func completion(id, state, name string) string {
+	return id + "\t" + render.Safe(strings.TrimSpace(state+" "+name))
+}
+
+// completePipelines completes ids of the pipelines that have steps among the newest
+// jobs and arrays: the hub keeps no list of them.
+func (c *client) completePipelines(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if c.dial() != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out, seen []string
+	add := func(id string, state offpeak.JobState, step string) {
+		if strings.HasPrefix(id, "pipe_") && !slices.Contains(seen, id) {
+			seen = append(seen, id)
+			out = append(out, completion(id, "step "+step+" "+string(state), ""))
+		}
+	}
+	jobs, _ := remote.Ask(cmd.Context(), c.hub, remote.Patience(1), func(ctx context.Context, d *wire.Direct) (wire.List[offpeak.Job], error) {
+		return d.Jobs(ctx, url.Values{"limit": {"200"}})
+	})
+	for _, j := range jobs.Items {
+		add(j.Group, j.State, j.Spec.Name)
+	}
+	groups, _ := remote.Ask(cmd.Context(), c.hub, remote.Patience(1), func(ctx context.Context, d *wire.Direct) (wire.List[offpeak.Group], error) {
+		return d.Groups(ctx, url.Values{"limit": {"50"}})
+	})
+	for _, g := range groups.Items {
+		add(g.Pipeline, g.State, g.Spec.Name)
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (c *client) completeNodes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -44,16 +44,17 @@ func (s *submission) foretell(ctx context.Context, c *client, command []string, 
 		}
 	}
 	if err := c.print(e, fit, func(t *render.Table) {
-		if array != nil {
-			if n := array.Members().Len(); n > 1 {
-				t.Line(fmt.Sprintf("Each of %d members by itself:", n))
-			}
+		switch {
+		case array != nil && array.Gang > 0:
+			t.Line(fmt.Sprintf("Each of %d members, which start together: %d of the %d nodes that they need fit now.", array.Gang, min(e.Fits, array.Gang), array.Gang))
+		case array != nil && array.Members().Len() > 1:
+			t.Line(fmt.Sprintf("Each of %d members by itself:", array.Members().Len()))
 		}
 		explain(t, e, time.Now())
 	}); err != nil {
 		return err
 	}
-	if !e.Starts {
+	if !e.Starts || array != nil && e.Fits < array.Gang {
 		return &world.ExitError{Code: exitWaits}
 	}
 	return nil

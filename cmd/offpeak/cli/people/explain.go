@@ -127,6 +127,13 @@ func explain(t *render.Table, e wire.Explanation, now time.Time) {
 	if e.Won != nil {
 		t.Line(called(&e.Nodes[0]) + " comes first. " + e.Won.Sentence)
 	}
+	if e.Policy != "" && len(e.Nodes) > 0 {
+		asleep := ""
+		if e.Asleep > 0 {
+			asleep = fmt.Sprintf("; what was measured of them counts once %d fit", e.Asleep)
+		}
+		t.Line("Nodes that fit stand in the order " + ordered(e.Policy, e.PolicyFrom) + asleep + ".")
+	}
 }
 
 func count(n int, what string) string {
@@ -163,13 +170,24 @@ func shares(parts map[string]float64) string {
 	return strings.Join(out, " + ")
 }
 
+// ordered is a policy with who named it, as far as that is known.
+func ordered(policy, from string) string {
+	switch from {
+	case "job":
+		return policy + " (the job's own)"
+	case "grid":
+		return policy + " (the grid's)"
+	}
+	return policy
+}
+
 // placed says how an attempt came to its node.
 func placed(t *render.Table, p *wire.Placed) {
 	policy := p.Policy
 	if policy == "" {
 		policy = "?"
 	}
-	line := fmt.Sprintf("Attempt %d was placed on %s at %s by the order %s: it scored %.3f at %s", p.Attempt, p.Node, render.Stamp(&p.At), policy, p.Score, p.Price)
+	line := fmt.Sprintf("Attempt %d was placed on %s at %s by the order %s: it scored %.3f at %s", p.Attempt, p.Node, render.Stamp(&p.At), ordered(policy, p.PolicyFrom), p.Score, p.Price)
 	if p.Candidates > 0 {
 		line += fmt.Sprintf(" among at least %s", count(p.Candidates, "node"))
 	}

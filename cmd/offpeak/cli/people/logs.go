@@ -110,7 +110,7 @@ On a terminal control characters are made visible; --raw passes them on.
 			return follow.Exit(job)
 		},
 	}
-	cmd.ValidArgsFunction = c.completeJobs()
+	cmd.ValidArgsFunction = c.completeWork()
 	fl := cmd.Flags()
 	fl.BoolVarP(&on, "follow", "f", false, "go on until the job has ended")
 	fl.IntVar(&index, "index", 0, "only this member of an array, `n`")

@@ -28,7 +28,8 @@ func newNodes(env world.Env) *cobra.Command {
 		Use:   "nodes",
 		Short: "List nodes, look at one, or order what it does",
 		Long: `Nodes lists the nodes you may see. STATE is what was measured (online, late,
-offline), ordered (draining, closed) and said by the node (in use, and why).`,
+offline), ordered (draining, closed), said by the node (in use, and why), and held
+against it (quarantined, until when: jobs kept dying there by its fault).`,
 		Example: `  offpeak nodes
   offpeak nodes show tower
   offpeak nodes drain tower --stop`,
@@ -49,6 +50,7 @@ offline), ordered (draining, closed) and said by the node (in use, and why).`,
 		newIntent(env, "drain", offpeak.NodeDraining, "Take no new work; close once the last job has left"),
 		newIntent(env, "open", offpeak.NodeOpen, "Take new work again"),
 		newIntent(env, "close", offpeak.NodeClosed, "Take no work until somebody opens the node"),
+		newNodesTrust(env),
 		newNodesRemove(env),
 	)
 	return c.command(cmd)
@@ -94,7 +96,18 @@ func nodeState(n offpeak.Node) string {
 	if n.Availability == offpeak.NodeInUse {
 		words = append(words, inUse(n.Why))
 	}
+	if q := n.Quarantine; q != nil {
+		words = append(words, quarantined(q, time.Now()))
+	}
 	return strings.Join(words, ", ")
+}
+
+// quarantined says until when a node gets no work, or that it has a probe to pass.
+func quarantined(q *offpeak.Quarantine, now time.Time) string {
+	if q.Until == nil || !q.Until.After(now) {
+		return "on probation"
+	}
+	return "quarantined until " + render.Stamp(q.Until)
 }
 
 func inUse(why offpeak.EndReason) string {
@@ -109,7 +122,7 @@ func newNodesShow(env world.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show NODE",
 		Short:   "Show a node and what it has",
-		Long:    "Show prints what a node has, what of it is taken, and what its agent warns of.\n\n" + nodeHelp,
+		Long:    "Show prints what a node has, what of it is taken, what its agent warns of, and, once\nenough is known, what its past lets expect of it.\n\n" + nodeHelp,
 		Example: `  offpeak nodes show tower`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -141,26 +154,85 @@ func showNode(t *render.Table, n offpeak.Node, now time.Time) {
 		{"Disk", used(render.About(n.Reserved.Disk), render.About(n.Capacity.Disk))}, {"Ask", askText(n.Ask)}, {"Region", inv.Region},
 		{"Labels", strings.Join(render.Pairs(inv.Labels), ", ")}, {"Drivers", strings.Join(inv.Drivers, ", ")},
 		{"Guests", guests(inv.Guests)}, {"Opens", render.Stamp(inv.Opens)},
+		{"Reliability", reliability(n.Measured)}, {"Wanted back", wantedBack(n.Measured)},
 		{"Fences", strings.Join(inv.Fences, ", ")}, {"Agent", inv.Version},
 	} {
 		if f[1] != "" {
 			t.Row(f[0], f[1])
 		}
 	}
+	if q := n.Quarantine; q != nil {
+		t.Row("Quarantine", fmt.Sprintf("since %s, %s: %s", render.Stamp(&q.Since), times(q.Times), quarantineReason(q)))
+	}
 	for _, w := range inv.Warnings {
 		t.Row("Warning", w)
 	}
 	if len(inv.Devices) > 0 {
 		t.Line("")
-		t.Row("DEVICE", "MODEL", "MEMORY", "TAKEN")
+		t.Row(append([]string{"DEVICE", "MODEL", "MEMORY", "TAKEN"}, doing(nil, n.Readings)...)...)
 		for _, d := range inv.Devices {
 			taken := "no"
 			if slices.Contains(n.Reserved.Devices, d.ID) {
 				taken = "yes"
 			}
-			t.Row(string(d.ID), strings.TrimSpace(d.Vendor+" "+d.Model), memory(d), taken)
+			t.Row(append([]string{string(d.ID), strings.TrimSpace(d.Vendor + " " + d.Model), memory(d), taken}, doing(&d, n.Readings)...)...)
 		}
 	}
+}
+
+// reliability and wantedBack are what the hub measured, as far as it can tell.
+func reliability(m *offpeak.Measured) string {
+	if m == nil || m.Reliability == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %% of its leases are expected to end by themselves", 100**m.Reliability)
+}
+
+func wantedBack(m *offpeak.Measured) string {
+	if m == nil || m.Return == nil {
+		return ""
+	}
+	return "in about " + render.Span(m.Return.Std())
+}
+
+// doing is what a device does, or the columns' names for nil; nothing where the
+// node has told of no device's doing.
+func doing(d *offpeak.Device, all []offpeak.Reading) []string {
+	if len(all) == 0 {
+		return nil
+	}
+	if d == nil {
+		return []string{"IN USE", "HEAT", "POWER", "BUSY", "SLOWED BY"}
+	}
+	var r offpeak.Reading
+	if i := slices.IndexFunc(all, func(r offpeak.Reading) bool { return r.Device == d.ID }); i >= 0 {
+		r = all[i]
+	}
+	number := func(n *int, unit string) string {
+		if n == nil {
+			return "–"
+		}
+		return fmt.Sprint(*n) + unit
+	}
+	used := "–"
+	if r.Used != nil {
+		used = render.About(*r.Used)
+	}
+	slowed := strings.ReplaceAll(strings.Join(r.Throttled, ", "), "_", " ")
+	return []string{used, number(r.Temperature, " °C"), number(r.Power, " W"), number(r.Utilisation, " %"), slowed}
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times in a row", n)
+}
+
+// quarantineReason says why the last attempt there ended, and what comes next.
+func quarantineReason(q *offpeak.Quarantine) string {
+	end, _ := offpeak.EndOf(q.Reason)
+	return strings.TrimSpace(end.Sentence + " It takes all work again when a job has passed there, or with `offpeak nodes trust`.")
 }
 
 // memory is what a job can have of a device, exactly, and whose it is.
@@ -226,6 +298,28 @@ func newIntent(env world.Env, verb string, intent offpeak.Intent, short string) 
 	}
 	if intent != offpeak.NodeOpen {
 		cmd.Flags().BoolVar(&stop, "stop", false, "take running jobs off the node now, with notice; they go on elsewhere")
+	}
+	cmd.ValidArgsFunction = c.completeNodes
+	return c.command(cmd)
+}
+
+func newNodesTrust(env world.Env) *cobra.Command {
+	c := &client{env: env}
+	cmd := &cobra.Command{
+		Use:   "trust NODE...",
+		Short: "End the quarantine of nodes that were mended",
+		Long: `Trust ends the quarantine of nodes: what is held against them is forgotten, and
+they take all work at once. Without it one job at a time tries a node first. Admins
+only.
+
+` + nodeHelp,
+		Example: "  offpeak nodes trust tower",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.eachNode(cmd.Context(), args, func(ctx context.Context, d *wire.Direct, op offpeak.OpID, id offpeak.NodeID) (offpeak.Node, error) {
+				return d.TrustNode(ctx, op, id)
+			})
+		},
 	}
 	cmd.ValidArgsFunction = c.completeNodes
 	return c.command(cmd)

@@ -78,7 +78,7 @@ that succeeded left, each into a folder named by its index.
 			})
 		},
 	}
-	cmd.ValidArgsFunction = c.completeJobs(offpeak.JobSucceeded, offpeak.JobFailed, offpeak.JobCancelled)
+	cmd.ValidArgsFunction = c.completeWork(offpeak.JobSucceeded, offpeak.JobFailed, offpeak.JobCancelled)
 	cmd.Flags().StringVar(&out, "out", ".", "`folder` to fetch into")
 	cmd.Flags().BoolVar(&list, "list", false, "print what there is, fetch nothing")
 	return c.command(cmd)

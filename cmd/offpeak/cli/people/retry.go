@@ -48,7 +48,7 @@ that have failed by now, as a new array whose members have the same indexes.
 			})
 		},
 	}
-	cmd.ValidArgsFunction = c.completeJobs(offpeak.JobFailed, offpeak.JobCancelled, offpeak.JobSucceeded)
+	cmd.ValidArgsFunction = c.completeWork(offpeak.JobFailed, offpeak.JobCancelled, offpeak.JobSucceeded)
 	cmd.Flags().BoolVar(&failed, "failed", false, "of an array, only the members that have failed")
 	return c.command(cmd)
 }

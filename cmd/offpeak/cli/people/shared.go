@@ -107,6 +107,11 @@ func (c *Client) CompleteJobs(states ...offpeak.JobState) cobra.CompletionFunc {
 	return c.own.completeJobs(states...)
 }
 
+// CompletePipelines completes the ids of pipelines.
+func (c *Client) CompletePipelines(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	return c.own.completePipelines(cmd, args, toComplete)
+}
+
 // CompleteNodes completes the names of nodes.
 func (c *Client) CompleteNodes(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	return c.own.completeNodes(cmd, args, toComplete)

@@ -62,7 +62,7 @@ it prints how many members are in which state.
 			})
 		},
 	}
-	cmd.ValidArgsFunction = c.completeJobs()
+	cmd.ValidArgsFunction = c.completeWork()
 	return c.command(cmd)
 }
 

@@ -81,7 +81,7 @@ jobs go on.
 			return nil
 		},
 	}
-	cmd.ValidArgsFunction = c.completeJobs(offpeak.JobBlocked, offpeak.JobQueued, offpeak.JobLeased, offpeak.JobRunning, offpeak.JobCancelling)
+	cmd.ValidArgsFunction = c.completeWork(offpeak.JobBlocked, offpeak.JobQueued, offpeak.JobLeased, offpeak.JobRunning, offpeak.JobCancelling)
 	cmd.Flags().Var((*manifest.Duration)(&timeout), "timeout", "give up after this time (default never)")
 	return c.command(cmd)
 }

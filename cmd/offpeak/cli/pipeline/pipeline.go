@@ -70,7 +70,8 @@ A step is written as a job file is (see offpeak submit --help), and may also hav
   from        steps that must succeed, and whose outputs land in a folder of their
               name in the job's folder; with after_any too, just those that there are
   array       makes an array of the step, one job for each index: 0-7 or 0-99%10. Who waits
-              for it waits for all of them; from finds their outputs in NAME/INDEX
+              for it waits for all of them; from finds their outputs in NAME/INDEX.
+              {gang: 4} makes four jobs of it that start together
   files       files and folders that land in the job's folder; their paths begin at
               the folder of the pipeline file and may lead out of it (../data), so
               look at a file from somebody else before you run it`,
@@ -232,6 +233,7 @@ ended.
 			return show(c, p)
 		},
 	}
+	cmd.ValidArgsFunction = c.CompletePipelines
 	return c.Command(cmd)
 }
 
@@ -298,6 +300,7 @@ offpeak pipeline run would have.
 			return errors.Join(show(c, p), exit(p))
 		},
 	}
+	cmd.ValidArgsFunction = c.CompletePipelines
 	return c.Command(cmd)
 }
 
@@ -324,6 +327,7 @@ first, as with offpeak cancel.
 			return show(c, p)
 		},
 	}
+	cmd.ValidArgsFunction = c.CompletePipelines
 	return c.Command(cmd)
 }
 
@@ -363,6 +367,7 @@ made that had succeeded, and resume from their checkpoints.
 			return c.Print(p, []string{p.ID}, func(t *render.Table) { t.Line(p.ID) })
 		},
 	}
+	cmd.ValidArgsFunction = c.CompletePipelines
 	return c.Command(cmd)
 }
 

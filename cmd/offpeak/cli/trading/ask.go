@@ -116,7 +116,8 @@ func (t *target) each(ctx context.Context, c *people.Client, refs []string,
 			return err
 		}
 		list, err := change(ctx, hub, func(ctx context.Context, d *wire.Direct, op offpeak.OpID) (wire.List[wire.NodeAsk], error) {
-			return account(ctx, d, op, own.ID)
+			list, err := account(ctx, d, op, own.ID)
+			return list, inFlags(err)
 		})
 		if err != nil {
 			return err
@@ -130,7 +131,8 @@ func (t *target) each(ctx context.Context, c *people.Client, refs []string,
 	list, errs := []wire.NodeAsk{}, []error{}
 	for _, id := range nodes {
 		a, err := change(ctx, hub, func(ctx context.Context, d *wire.Direct, op offpeak.OpID) (wire.NodeAsk, error) {
-			return node(ctx, d, op, id)
+			a, err := node(ctx, d, op, id)
+			return a, inFlags(err)
 		})
 		if err == nil {
 			list = append(list, a)

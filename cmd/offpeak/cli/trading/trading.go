@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,6 +57,38 @@ func refused(field string, err error) error {
 		err = &offpeak.FieldError{Field: field, Value: v.Value, Rule: v.Rule}
 	}
 	return world.Refuse(err)
+}
+
+// inFlags names what the hub refuses of a plan by the flag, or the argument, that said it.
+func inFlags(err error) error {
+	p, ok := errors.AsType[*wire.Problem](err)
+	if !ok || len(p.Errors) == 0 {
+		return err
+	}
+	said := *p
+	said.Errors = slices.Clone(p.Errors)
+	for i := range said.Errors {
+		e := &said.Errors[i]
+		field := e.Location
+		switch name, _, _ := strings.Cut(field, "["); name {
+		case "ask", "ask.gpu":
+			e.Location = "PRICE"
+		case "ask.cpu":
+			e.Location = "--cpu"
+		case "windows":
+			e.Location = "--window"
+		case "zone", "from", "until", "floor":
+			e.Location = "--" + name
+		case "floor.gpu", "floor.cpu", "auto.floor":
+			e.Location = "--floor"
+		case "auto.discount_basis_points":
+			e.Location = "--discount"
+		case "auto.slack_basis_points":
+			e.Location = "--slack"
+		}
+		said.Detail = strings.Replace(said.Detail, field+": ", e.Location+": ", 1)
+	}
+	return &said
 }
 
 // written refuses flags that were given and are empty: a variable that was not set

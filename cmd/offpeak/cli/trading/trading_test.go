@@ -2,6 +2,8 @@ package trading
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -93,5 +95,26 @@ func TestEmptyStates(t *testing.T) {
 	}
 	if got := show(func(t *render.Table) { showMarket(t, wire.Market{Classes: []offpeak.GPUClass{{Devices: 1}}}) }); strings.Contains(got, "free") && strings.Contains(got, "Nobody asks") {
 		t.Errorf("what is asked for taken machines is not known, shown %q", got)
+	}
+}
+
+// What a hub refuses of a plan is named by the flag that said it.
+func TestPlansAreRefusedInFlags(t *testing.T) {
+	for field, want := range map[string]string{
+		"ask": "PRICE", "ask.gpu": "PRICE", "ask.cpu": "--cpu", "windows": "--window", "windows[0]": "--window", "windows[12].cpu": "--window",
+		"zone": "--zone", "from": "--from", "until": "--until", "floor": "--floor", "floor.gpu": "--floor", "auto.floor": "--floor",
+		"auto.discount_basis_points": "--discount", "auto.slack_basis_points": "--slack", "something": "something",
+	} {
+		p := wire.ProblemOf(&offpeak.FieldError{Field: field, Value: "7", Rule: "is right"})
+		err := inFlags(fmt.Errorf("asked: %w", p))
+		if got := err.Error(); got != want+`: "7": is right` || !errors.Is(err, offpeak.ErrInvalid) {
+			t.Errorf("%s: %s", field, got)
+		}
+		if p.Errors[0].Location != field {
+			t.Errorf("%s: the problem itself is changed", field)
+		}
+	}
+	if err := errors.New("other"); !errors.Is(inFlags(err), err) || inFlags(nil) != nil {
+		t.Error("what is no refusal is changed")
 	}
 }

@@ -134,6 +134,9 @@ func (r *replaying) record(ctx context.Context) error {
 	if r.out == "" {
 		return world.BadInput("--out: is needed: the file to write")
 	}
+	if err := newFile(r.out); err != nil {
+		return err
+	}
 	t, err := r.load(ctx)
 	if err != nil {
 		return err
@@ -150,10 +153,23 @@ func (r *replaying) record(ctx context.Context) error {
 	return err
 }
 
-// writeNew writes a file that was not there, whole or not at all.
-func writeNew(path string, write func(*os.File) error) error {
+// newFile refuses a place where no new file can be, before any long work.
+func newFile(path string) error {
 	if _, err := os.Lstat(path); err == nil {
 		return world.BadInput("--out: %s is there already: name another file, or remove it", path)
+	}
+	if info, err := os.Stat(filepath.Dir(path)); err != nil {
+		return world.BadInput("--out: %w", err)
+	} else if !info.IsDir() {
+		return world.BadInput("--out: %s is no folder", filepath.Dir(path))
+	}
+	return nil
+}
+
+// writeNew writes a file that was not there, whole or not at all.
+func writeNew(path string, write func(*os.File) error) error {
+	if err := newFile(path); err != nil {
+		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-")
 	if err != nil {
@@ -235,6 +251,10 @@ func (r *replaying) run(ctx context.Context) error {
 		return world.BadInput("--budget: %d: is at least 1", r.budget)
 	case !r.search && r.out != "":
 		return world.BadInput("--out: is for --search: it takes the weights that it proposes")
+	case r.out != "":
+		if err := newFile(r.out); err != nil {
+			return err
+		}
 	}
 	t, err := r.load(ctx)
 	if err != nil {

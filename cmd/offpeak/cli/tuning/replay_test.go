@@ -94,3 +94,47 @@ func TestObjective(t *testing.T) {
 		}
 	}
 }
+
+// halted ends its context within a line.
+type halted struct {
+	in     io.Reader
+	cancel context.CancelFunc
+}
+
+func (h *halted) Read(p []byte) (int, error) {
+	defer h.cancel()
+	return h.in.Read(p[:min(len(p), 1000)])
+}
+
+// Whoever interrupts while a file is read is told just that, not where it ended.
+func TestInterruptedWhileItReads(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	r := at(io.Discard, "")
+	err := r.command(ctx, func(ctx context.Context) error {
+		head := `{"traffic":2,"from":"2026-01-01T00:00:00Z","until":"2026-01-02T00:00:00Z"}` + "\n"
+		_, err := parse(ctx, "file", []byte(head), &halted{strings.NewReader(strings.Repeat("x", 1<<20)), cancel})
+		return err
+	})
+	if err == nil || err.Error() != "interrupted: nothing was changed" {
+		t.Errorf("%v", err)
+	}
+}
+
+// Where no file can be written is said before the work, and a long line by its bound.
+func TestBadPlaces(t *testing.T) {
+	r := at(io.Discard, "nowhere")
+	r.search, r.out = true, filepath.Join(t.TempDir(), "none", "w.yaml")
+	if err := r.run(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "--out: ") {
+		t.Errorf("search: %v", err)
+	}
+	if err := r.record(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "--out: ") {
+		t.Errorf("record: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "long")
+	if err := os.WriteFile(path, bytes.Repeat([]byte("a"), replay.MaxLine+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := at(io.Discard, path).load(t.Context()); err == nil || !strings.Contains(err.Error(), "line 1: ") || !strings.Contains(err.Error(), "a line is at most 4MiB") {
+		t.Errorf("%v", err)
+	}
+}

@@ -2,6 +2,7 @@ package tuning
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"offpeak"
@@ -67,6 +68,9 @@ func (r *replaying) table(head string, goal replay.Objective, results []replay.R
 			}
 			return "0"
 		})
+	}
+	if slices.ContainsFunc(results, func(r replay.Result) bool { return r.Bounded > 0 }) {
+		row("held back by a quota or limit", func(r *replay.Result) string { return fmt.Sprint(r.Bounded) })
 	}
 	row("no node could serve", func(r *replay.Result) string { return fmt.Sprint(r.Unserved) })
 	row("GPU-hours idle while jobs waited", func(r *replay.Result) string { return fmt.Sprintf("%.1f", r.IdleGPUHours) })

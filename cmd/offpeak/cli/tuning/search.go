@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -54,11 +55,6 @@ type searched struct {
 
 // searchFor looks for better weights than those of the last of the sets.
 func (r *replaying) searchFor(ctx context.Context, t *replay.Traffic, sets []replay.Set, goal replay.Objective) error {
-	if r.out != "" {
-		if _, err := os.Lstat(r.out); err == nil {
-			return world.BadInput("--out: %s is there already: name another file, or remove it", r.out)
-		}
-	}
 	learn, held, err := replay.Hold(t)
 	if err != nil {
 		return world.BadInput("--from: %w", err)
@@ -143,11 +139,18 @@ func (r *replaying) showSearch(t, learn, held *replay.Traffic, goal replay.Objec
 		return err
 	}
 	verdict := fmt.Sprintf("makes the objective %.1f %% smaller", out.Gain)
-	if out.Gain <= 0 {
+	switch {
+	case math.Abs(out.Gain) < 0.05:
+		verdict = "makes no difference: keep what you have"
+	case out.Gain < 0:
 		verdict = fmt.Sprintf("makes the objective %.1f %% larger: what it learned does not hold later, so keep what you have", -out.Gain)
 	}
 	fmt.Fprintf(w, "\nThe best of %d sets. On what was held out it %s.\n\n%s", out.Tried, verdict, yamlOf(*out.Proposed))
-	if r.out != "" && out.Gain > 0 {
+	switch {
+	case r.out == "":
+	case out.Gain < 0.05:
+		fmt.Fprintf(w, "\nwritten to %s all the same\n", r.out)
+	default:
 		fmt.Fprintf(w, "\nwritten to %s; next: offpeak weights set --file %s\n", r.out, r.out)
 	}
 	return nil

@@ -56,17 +56,27 @@ func (r *replaying) load(ctx context.Context) (*replay.Traffic, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("--from: read %s: %w", path, err)
 	}
+	return parse(ctx, path, line, in)
+}
+
+// parse reads a file of which the first line was read.
+func parse(ctx context.Context, path string, line []byte, in io.Reader) (t *replay.Traffic, err error) {
 	rest := io.MultiReader(bytes.NewReader(line), in)
-	var t *replay.Traffic
 	if replay.Known(line) {
 		t, err = replay.Read(stoppable{ctx, rest})
 	} else {
 		t, err = replay.Record(replay.Events(lines(stoppable{ctx, rest})), replay.Base{})
 	}
-	if err != nil && ctx.Err() == nil {
+	if ctx.Err() != nil {
+		return nil, ctx.Err() // what was read until then ends within a line
+	}
+	if errors.Is(err, bufio.ErrTooLong) {
+		err = fmt.Errorf("%w: a line is at most %s", err, offpeak.Bytes(replay.MaxLine))
+	}
+	if err != nil {
 		return nil, world.Hint(world.BadInput("--from: %s: %w", path, err), "Recorded traffic comes from `offpeak replay record`, events from `offpeak events --after 0 -o json`.")
 	}
-	return t, err
+	return t, nil
 }
 
 const sqliteMagic = "SQLite format 3\x00"

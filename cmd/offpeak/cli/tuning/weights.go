@@ -3,6 +3,7 @@ package tuning
 import (
 	"context"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -208,11 +209,23 @@ version changed of the one before. Placements name the version that chose.`,
 			if _, err := c.Dial(); err != nil {
 				return err
 			}
-			list, err := people.Pages(cmd.Context(), c, url.Values{}, limit, func(ctx context.Context, d *wire.Direct, q url.Values) (wire.List[wire.Weights], error) {
-				return d.WeightsHistory(ctx, q)
-			})
+			history := func(q url.Values, limit int) (wire.List[wire.Weights], error) {
+				return people.Pages(cmd.Context(), c, q, limit, func(ctx context.Context, d *wire.Direct, q url.Values) (wire.List[wire.Weights], error) {
+					return d.WeightsHistory(ctx, q)
+				})
+			}
+			list, err := history(url.Values{}, limit)
 			if err != nil {
 				return err
+			}
+			all := list.Items
+			if list.Next != "" {
+				// What the last one changed is told by the one before it.
+				before, err := history(url.Values{"cursor": {list.Next}}, 1)
+				if err != nil {
+					return err
+				}
+				all = slices.Concat(all, before.Items)
 			}
 			ids := make([]string, len(list.Items))
 			for i := range list.Items {
@@ -222,9 +235,11 @@ version changed of the one before. Placements name the version that chose.`,
 				t.Row("VERSION", "SET", "BY", "CHANGED")
 				for i := range list.Items {
 					w := &list.Items[i]
-					var before *wire.Weights
-					if i+1 < len(list.Items) {
-						before = &list.Items[i+1]
+					// The first changed the defaults.
+					d := placement.DefaultTuning()
+					before := &wire.Weights{Policy: string(d.Policy), Weights: d.Named()}
+					if i+1 < len(all) {
+						before = &all[i+1]
 					}
 					t.Row(version(w), render.Stamp(w.At), render.Dash(string(w.By)), difference(before, w))
 				}
@@ -235,22 +250,17 @@ version changed of the one before. Placements name the version that chose.`,
 	return c.Command(cmd)
 }
 
-// difference says what a version changed of the one before; of the first, what it is.
+// difference says what a version changed of the one before.
 func difference(before, w *wire.Weights) string {
 	var parts []string
-	if before == nil || before.Policy != w.Policy {
+	if before.Policy != w.Policy {
 		parts = append(parts, "policy "+w.Policy)
 	}
 	for _, name := range placement.WeightNames() {
 		v, there := w.Weights[name]
-		if !there || before != nil && before.Weights[name] == v {
-			continue
+		if was := before.Weights[name]; there && was != v {
+			parts = append(parts, name+" "+short(was)+"→"+short(v))
 		}
-		text := name + " " + short(v)
-		if before != nil {
-			text = name + " " + short(before.Weights[name]) + "→" + short(v)
-		}
-		parts = append(parts, text)
 	}
 	return render.Dash(strings.Join(parts, ", "))
 }
