@@ -264,7 +264,13 @@ func (a Array) Validate() error {
 			v.add(field+".values", "", "has at least one value")
 		}
 		size += len(p.Name)
+		given := make(map[string]bool, len(p.Values))
 		for _, value := range p.Values {
+			if given[value] {
+				v.add(field+".values", clip(value), "is given once: two members would do the same")
+				break
+			}
+			given[value] = true
 			size += len(value)
 			if rule := valueRule(value); rule != "" {
 				v.add(field+".values", clip(value), rule)

@@ -31,6 +31,9 @@ func (h *Hub) SubmitGroup(ctx context.Context, op store.Op, account offpeak.Acco
 	if err := errors.Join(spec.Validate(), array.Validate(), offpeak.ValidateAfter(after)); err != nil {
 		return offpeak.Group{}, err
 	}
+	if err := h.known(ctx, "", &spec.Requirements); err != nil {
+		return offpeak.Group{}, err
+	}
 	return h.submitGroup(ctx, op, store.NewGroup{Account: account, Spec: spec, Array: array, After: after})
 }
 

@@ -14,7 +14,7 @@ import (
 
 // toldOf is all that a snapshot says of a job.
 func toldOf(s *placement.Snapshot, j placement.Job) string {
-	e, look := s.Explain(j, 50), s.Nearest(j)
+	e, look := s.Explain(j, 50), s.Nearest(j, nil)
 	text := fmt.Sprintf("%d of %d, %d, %d; %+v; %+v; %+v; %t", e.Fits, s.Len(), e.Could, e.Idle, e.Causes, e.Filters, e.Won, e.Asleep)
 	for _, v := range e.Nodes {
 		o := *v.Offer

@@ -293,8 +293,8 @@ type Explanation struct {
 	// Causes counts, for each filter, the nodes that failed it first, the most nodes
 	// first; then those that nodes fail only behind another.
 	Causes []Cause `json:"causes,omitempty"`
-	// Nearest are the smallest changes that would let it start, while no node fits.
-	Nearest []Nearest `json:"nearest,omitempty" doc:"the smallest changes that would let it start, nearest first, while no node fits; each was put to the filters"`
+	// Nearest are the smallest changes that would let it start, while it would wait.
+	Nearest []Nearest `json:"nearest,omitempty" doc:"the smallest changes that would let it start, nearest first, while it would wait; each was put to the filters, and to its account's quota and money"`
 	// Seen is how many nodes were looked at for Nearest and for causes behind the
 	// first, where those are not all.
 	Seen int `json:"seen,omitempty" doc:"how many nodes were looked at for nearest and for all of causes; absent where that were all nodes"`
@@ -360,7 +360,7 @@ type Cause struct {
 	Code  offpeak.FitCode `json:"code"`
 	Nodes int             `json:"nodes" doc:"nodes that fail it first"`
 	// All counts those that fail it at all, also behind another filter.
-	All int `json:"all,omitempty" doc:"nodes that fail it at all, also behind another filter; absent where some node fits"`
+	All int `json:"all,omitempty" doc:"nodes that fail it at all, also behind another filter; absent where nothing keeps the job waiting"`
 	// Example is the nearest node's shortfall.
 	Example offpeak.Reason `json:"example"`
 }
@@ -385,7 +385,7 @@ type Nearest struct {
 // NearestPart is one thing that changes.
 type NearestPart struct {
 	Code offpeak.FitCode `json:"code" doc:"a filter that it lifts"`
-	Flag string          `json:"flag,omitempty" doc:"the flag of the command line that asks for it; absent for what only time brings"`
+	Flag string          `json:"flag,omitempty" doc:"the flag of the command line that asks for it; absent for what only time, or money, brings"`
 	From string          `json:"from,omitempty" doc:"what it says"`
 	To   string          `json:"to,omitempty" doc:"what it would have to say; absent: nothing"`
 }

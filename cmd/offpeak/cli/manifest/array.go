@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -74,7 +75,32 @@ func (a *Array) Read(cmd *cobra.Command) (*offpeak.Array, error) {
 		}
 		out.Sweep = append(out.Sweep, p)
 	}
-	return out, out.Validate()
+	return out, a.written(out.Validate())
+}
+
+// written has what breaks a rule named by the flag that says it.
+func (a *Array) written(err error) error {
+	all, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err
+	}
+	var out []error
+	for _, err := range all.Unwrap() {
+		f, ok := errors.AsType[*offpeak.FieldError](err)
+		if !ok {
+			out = append(out, err)
+			continue
+		}
+		said := *f
+		var i int
+		if _, err := fmt.Sscanf(f.Field, "array.sweep[%d]", &i); err == nil && i < len(a.sweep) {
+			said.Field, said.Value = "--sweep", a.sweep[i]
+		} else if field, ok := strings.CutPrefix(f.Field, "array."); ok {
+			said.Field = map[string]string{"sweep": "--sweep", "indexes": "--array", "at_once": "--at-once"}[field]
+		}
+		out = append(out, &said)
+	}
+	return errors.Join(out...)
 }
 
 func fieldOf(field string, err error) error {

@@ -33,6 +33,7 @@ func (s *submission) foretell(ctx context.Context, c *client, command []string, 
 	e, err := remote.Ask(ctx, c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (wire.Explanation, error) {
 		return d.Foretell(ctx, spec, after...)
 	})
+	err = world.Named(err, s.awaited(after))
 	if err != nil {
 		return err
 	}
@@ -46,7 +47,7 @@ func (s *submission) foretell(ctx context.Context, c *client, command []string, 
 		switch {
 		case array != nil && array.Gang > 0:
 			t.Line(fmt.Sprintf("Each of %d members, which start together: %d of the %d nodes that they need fit now.", array.Gang, min(e.Fits, array.Gang), array.Gang))
-		case array != nil:
+		case array != nil && array.Members().Len() > 1:
 			t.Line(fmt.Sprintf("Each of %d members by itself:", array.Members().Len()))
 		}
 		explain(t, e, time.Now())

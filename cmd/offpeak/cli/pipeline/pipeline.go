@@ -73,7 +73,8 @@ A step is written as a job file is (see offpeak submit --help), and may also hav
               for it waits for all of them; from finds their outputs in NAME/INDEX.
               {gang: 4} makes four jobs of it that start together
   files       files and folders that land in the job's folder; their paths begin at
-              the folder of the pipeline file`,
+              the folder of the pipeline file and may lead out of it (../data), so
+              look at a file from somebody else before you run it`,
 		Example: `  offpeak pipeline run digits.yaml
   offpeak pipeline show -`,
 	}
