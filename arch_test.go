@@ -56,6 +56,7 @@ var rooms = []struct {
 	{"hub/dashboard", []string{"."}, "the site is files"},
 	{"agent", []string{".", "blob", "wire", "agent"}, "an agent knows what it is told: no hub, store, placement, market or ledger"},
 	{"agent/link", []string{".", "wire"}, "a link carries messages and knows neither jobs nor folders"},
+	{"agent/books", []string{".", "wire", "agent/hardware", "agent/state"}, "what is shown to the owner decides nothing"},
 	{"agent/state", []string{".", "wire", "agent/link"}, "the data folder holds what others decided"},
 	{"agent/transfer", []string{".", "blob", "wire", "agent/link", "agent/state"}, "data is carried without knowing what runs"},
 	{"agent/warm", []string{".", "agent/supervisor"}, "a pool of supervisors knows no lease"},
