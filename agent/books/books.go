@@ -164,6 +164,10 @@ func (b *Books) Add(e Ended) {
 	list := slices.Insert(slices.Clone(b.ended), 0, e)
 	list = list[:min(len(list), Kept)]
 	b.ended = list
+	if e.Class != ClassSelf {
+		// It may have brought something.
+		b.due = 0
+	}
 	b.mu.Unlock()
 	if err := b.cfg.Folder.SaveEnded(list); err != nil {
 		b.cfg.Log.Warn("keep the list of ended jobs", "error", err)
@@ -207,9 +211,11 @@ type Shown struct {
 func (b *Books) Show() Shown {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.cfg.Boot() >= b.due {
+	if now := b.cfg.Boot(); now >= b.due {
 		select {
 		case b.asks <- struct{}{}:
+			// Who looks meanwhile asks no second time.
+			b.due = now + retry
 		default:
 		}
 	}

@@ -34,8 +34,8 @@ const hubPatience = 5 * time.Second
 
 // exam is what a doctor looks at on this machine. What several looks need is read once.
 type exam struct {
-	env  Env
-	data string
+	env      Env
+	data     string
 	settings func() (*agentOptions, error)
 	running  func() (agent.Status, error)
 	devices  func() doctor.Devices

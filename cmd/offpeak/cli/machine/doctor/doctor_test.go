@@ -77,40 +77,58 @@ func TestIll(t *testing.T) {
 		said   string
 		next   string
 	}{
-		"settings":              {func(w *World) { w.Settings = of(Settings{}, errors.New(`agent.yaml: "colour" is not known`)) }, Fail, `"colour"`, "mend"},
-		"any process job":       {func(w *World) { w.Settings = of(Settings{Accept: "any", Presence: true}, nil) }, Warn, "--accept any", "--accept own"},
-		"no limits":             {func(w *World) { w.Settings = of(Settings{NoLimits: true, Presence: true}, nil) }, Warn, "--no-limits", "leave"},
-		"root":                  {func(w *World) { w.Settings = of(Settings{Root: true, Presence: true}, nil) }, Warn, "root", "user of its own"},
-		"nobody looks":          {func(w *World) { w.Settings = of(Settings{}, nil) }, Warn, "--presence=false", ""},
-		"folder unreadable":     {func(w *World) { w.Folder = of(Folder{}, gone) }, Fail, "no answer", "--data"},
-		"folder of another":     {func(w *World) { w.Folder = of(Folder{Foreign: true, Free: offpeak.TiB}, nil) }, Fail, "another user's", "--data"},
-		"folder open":           {func(w *World) { w.Folder = of(Folder{Path: "/d", Open: true, Free: offpeak.TiB}, nil) }, Fail, "read by others", "chmod -R go= /d"},
-		"folder read-only":      {func(w *World) { w.Folder = of(Folder{Write: errors.New("read-only"), Free: offpeak.TiB}, nil) }, Fail, "read-only", "mend"},
-		"folder absent":         {func(w *World) { w.Folder = of(Folder{Absent: true, Free: offpeak.TiB}, nil) }, OK, "not there yet", ""},
-		"disk full":             {func(w *World) { w.Folder = of(Folder{Free: offpeak.MiB}, nil) }, Fail, "no job fits", "make room"},
-		"disk nearly full":      {func(w *World) { w.Folder = of(Folder{Free: offpeak.GiB}, nil) }, Warn, "few jobs fit", "make room"},
-		"before joining":        {func(w *World) { w.Node = of(Node{}, nil) }, Warn, "in no grid yet", "agent join"},
-		"identity lost":         {func(w *World) { w.Node = of(Node{Lost: errors.New("the key is gone: join again")}, nil) }, Fail, "key is gone", ""},
-		"rules damaged":         {func(w *World) { w.Node = of(Node{Joined: true, Rules: "they were damaged"}, nil) }, Warn, "damaged", "policy set"},
-		"no agent":              {func(w *World) { w.Node = of(Node{Joined: true}, nil) }, Warn, "none runs", "offpeak agent"},
-		"a clone":               {func(w *World) { w.Node = of(Node{Joined: true, Running: &Running{Conflict: true}}, nil) }, Fail, "identity", "stop one"},
-		"agent without hub":     {func(w *World) { w.Node = of(Node{Joined: true, Running: &Running{Problem: "timeout"}}, nil) }, Warn, "without its hub: timeout", "hub"},
-		"hub away":              {func(w *World) { w.Hub = func(context.Context, string, string) (Hub, error) { return Hub{}, gone } }, Fail, "can't be reached: no answer", "HTTPS_PROXY"},
-		"hub of another key":    {func(w *World) { w.Hub = func(context.Context, string, string) (Hub, error) { return Hub{}, &wire.UntrustedError{Base: "x", Err: gone} } }, Fail, "no answer", "trust nothing"},
-		"clock behind":          {func(w *World) { w.Hub = func(context.Context, string, string) (Hub, error) { return Hub{Told: true, Ahead: time.Hour}, nil } }, Warn, "1h0m0s behind", "set-ntp"},
-		"clock ahead":           {func(w *World) { w.Hub = func(context.Context, string, string) (Hub, error) { return Hub{Told: true, Ahead: -time.Hour}, nil } }, Warn, "1h0m0s ahead of", "set-ntp"},
-		"no supervisor":         {func(w *World) { w.Fences = of(Fences{}, gone) }, Fail, "no job can be started", "data folder"},
-		"a weak fence":          {func(w *World) { w.Fences = of(Fences{Best: []string{"process_group"}, Limited: true}, nil) }, Warn, "process group alone", "user namespaces"},
-		"unlimited":             {func(w *World) { w.Fences = of(Fences{Best: []string{"cgroup_v2"}}, nil) }, Warn, "not limited", "Delegate=yes"},
-		"a fence's warning":     {func(w *World) { w.Fences = of(Fences{Best: []string{"cgroup_v2"}, Warnings: []string{"no pids controller"}}, nil) }, Warn, "no pids controller", ""},
-		"a driver that is not":  {func(w *World) { w.Drivers = func(context.Context) []Driver { return []Driver{{Name: "wasm"}, {"bwrap", errors.New("bwrap is not installed")}} } }, Warn, "not here: bwrap", "apt-get install bubblewrap"},
-		"no driver":             {func(w *World) { w.Drivers = func(context.Context) []Driver { return []Driver{{"wasm", gone}} } }, Fail, "no job can run", ""},
-		"nothing offered":       {func(w *World) { w.Machine = of(offpeak.Inventory{}, nil) }, Fail, "0 cores", "--cpu"},
-		"a warning of the kind": {func(w *World) { w.Machine = of(offpeak.Inventory{CPU: 1, Memory: 1, Warnings: []string{"disk: odd"}}, nil) }, Warn, "disk: odd", ""},
-		"GPUs withheld":         {func(w *World) { w.Devices = of(Devices{Withheld: true}, nil) }, OK, "--gpus none", ""},
-		"no GPU":                {func(w *World) { w.Devices = of(Devices{}, nil) }, OK, "none was found", "vendor's driver"},
-		"a GPU that is silent":  {func(w *World) { w.Devices = of(Devices{List: []books.Device{{Model: "Arc"}}}, nil) }, Warn, "does not tell its temperature", ""},
-		"a GPU that throttles":  {func(w *World) { w.Devices = of(Devices{List: []books.Device{{Model: "Arc", Throttled: []string{"power_cap"}}}}, nil) }, Warn, "power cap", "cooling"},
+		"settings":          {func(w *World) { w.Settings = of(Settings{}, errors.New(`agent.yaml: "colour" is not known`)) }, Fail, `"colour"`, "mend"},
+		"any process job":   {func(w *World) { w.Settings = of(Settings{Accept: "any", Presence: true}, nil) }, Warn, "--accept any", "--accept own"},
+		"no limits":         {func(w *World) { w.Settings = of(Settings{NoLimits: true, Presence: true}, nil) }, Warn, "--no-limits", "leave"},
+		"root":              {func(w *World) { w.Settings = of(Settings{Root: true, Presence: true}, nil) }, Warn, "root", "user of its own"},
+		"nobody looks":      {func(w *World) { w.Settings = of(Settings{}, nil) }, Warn, "--presence=false", ""},
+		"folder unreadable": {func(w *World) { w.Folder = of(Folder{}, gone) }, Fail, "no answer", "--data"},
+		"folder of another": {func(w *World) { w.Folder = of(Folder{Foreign: true, Free: offpeak.TiB}, nil) }, Fail, "another user's", "--data"},
+		"folder open":       {func(w *World) { w.Folder = of(Folder{Path: "/d", Open: true, Free: offpeak.TiB}, nil) }, Fail, "read by others", "chmod -R go= /d"},
+		"folder read-only":  {func(w *World) { w.Folder = of(Folder{Write: errors.New("read-only"), Free: offpeak.TiB}, nil) }, Fail, "read-only", "mend"},
+		"folder absent":     {func(w *World) { w.Folder = of(Folder{Absent: true, Free: offpeak.TiB}, nil) }, OK, "not there yet", ""},
+		"disk full":         {func(w *World) { w.Folder = of(Folder{Free: offpeak.MiB}, nil) }, Fail, "no job fits", "make room"},
+		"disk nearly full":  {func(w *World) { w.Folder = of(Folder{Free: offpeak.GiB}, nil) }, Warn, "few jobs fit", "make room"},
+		"before joining":    {func(w *World) { w.Node = of(Node{}, nil) }, Warn, "in no grid yet", "agent join"},
+		"identity lost":     {func(w *World) { w.Node = of(Node{Lost: errors.New("the key is gone: join again")}, nil) }, Fail, "key is gone", ""},
+		"rules damaged":     {func(w *World) { w.Node = of(Node{Joined: true, Rules: "they were damaged"}, nil) }, Warn, "damaged", "policy set"},
+		"no agent":          {func(w *World) { w.Node = of(Node{Joined: true}, nil) }, Warn, "none runs", "offpeak agent"},
+		"a clone":           {func(w *World) { w.Node = of(Node{Joined: true, Running: &Running{Conflict: true}}, nil) }, Fail, "identity", "stop one"},
+		"agent without hub": {func(w *World) { w.Node = of(Node{Joined: true, Running: &Running{Problem: "timeout"}}, nil) }, Warn, "without its hub: timeout", "hub"},
+		"hub away":          {func(w *World) { w.Hub = func(context.Context, string, string) (Hub, error) { return Hub{}, gone } }, Fail, "can't be reached: no answer", "HTTPS_PROXY"},
+		"hub of another key": {func(w *World) {
+			w.Hub = func(context.Context, string, string) (Hub, error) {
+				return Hub{}, &wire.UntrustedError{Base: "x", Err: gone}
+			}
+		}, Fail, "no answer", "trust nothing"},
+		"clock behind": {func(w *World) {
+			w.Hub = func(context.Context, string, string) (Hub, error) { return Hub{Told: true, Ahead: time.Hour}, nil }
+		}, Warn, "1h0m0s behind", "set-ntp"},
+		"clock ahead": {func(w *World) {
+			w.Hub = func(context.Context, string, string) (Hub, error) { return Hub{Told: true, Ahead: -time.Hour}, nil }
+		}, Warn, "1h0m0s ahead of", "set-ntp"},
+		"no supervisor": {func(w *World) { w.Fences = of(Fences{}, gone) }, Fail, "no job can be started", "data folder"},
+		"a weak fence":  {func(w *World) { w.Fences = of(Fences{Best: []string{"process_group"}, Limited: true}, nil) }, Warn, "process group alone", "user namespaces"},
+		"unlimited":     {func(w *World) { w.Fences = of(Fences{Best: []string{"cgroup_v2"}}, nil) }, Warn, "not limited", "Delegate=yes"},
+		"a fence's warning": {func(w *World) {
+			w.Fences = of(Fences{Best: []string{"cgroup_v2"}, Warnings: []string{"no pids controller"}}, nil)
+		}, Warn, "no pids controller", ""},
+		"a driver that is not": {func(w *World) {
+			w.Drivers = func(context.Context) []Driver {
+				return []Driver{{Name: "wasm"}, {"bwrap", errors.New("bwrap is not installed")}}
+			}
+		}, Warn, "not here: bwrap", "apt-get install bubblewrap"},
+		"no driver":       {func(w *World) { w.Drivers = func(context.Context) []Driver { return []Driver{{"wasm", gone}} } }, Fail, "no job can run", ""},
+		"nothing offered": {func(w *World) { w.Machine = of(offpeak.Inventory{}, nil) }, Fail, "0 cores", "--cpu"},
+		"a warning of the kind": {func(w *World) {
+			w.Machine = of(offpeak.Inventory{CPU: 1, Memory: 1, Warnings: []string{"disk: odd"}}, nil)
+		}, Warn, "disk: odd", ""},
+		"GPUs withheld":        {func(w *World) { w.Devices = of(Devices{Withheld: true}, nil) }, OK, "--gpus none", ""},
+		"no GPU":               {func(w *World) { w.Devices = of(Devices{}, nil) }, OK, "none was found", "vendor's driver"},
+		"a GPU that is silent": {func(w *World) { w.Devices = of(Devices{List: []books.Device{{Model: "Arc"}}}, nil) }, Warn, "does not tell its temperature", ""},
+		"a GPU that throttles": {func(w *World) {
+			w.Devices = of(Devices{List: []books.Device{{Model: "Arc", Throttled: []string{"power_cap"}}}}, nil)
+		}, Warn, "power cap", "cooling"},
 		"a GPU that is missing": {func(w *World) { w.Devices = of(Devices{Warnings: []string{"GPU missing: RTX"}}, nil) }, Warn, "GPU missing", ""},
 		"the owner is there": {func(w *World) {
 			w.Presence = of(presence.Verdict{Rules: []presence.Rule{{Name: presence.RuleInput, Seen: "you", Allow: presence.AllowNone}}}, nil)
