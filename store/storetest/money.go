@@ -144,6 +144,7 @@ func moneyEnds(t *testing.T, g *grid) {
 	}
 	const perHour = offpeak.Price(3600 * offpeak.Credit) // a credit a second
 	var had offpeak.MicroCredits
+	idle := g.enrol(0)
 	for _, c := range []struct {
 		reason  offpeak.EndReason
 		charged offpeak.MicroCredits
@@ -187,6 +188,9 @@ func moneyEnds(t *testing.T, g *grid) {
 			t.Errorf("%s: the node earned %v, %v, after %s before", c.reason, sums, err, had)
 		}
 		had += c.charged
+		if sums, err := g.Earned(ctx, idle.ID, time.Time{}); err != nil || sums[0] != 0 {
+			t.Errorf("%s: another node of the owner's earned %v, %v", c.reason, sums, err)
+		}
 		if again, err := ledger.Recompute(lines[0]); err != nil || again != lines[0] {
 			t.Errorf("%s: recomputed: %+v, %v; was %+v", c.reason, again, err, lines[0])
 		}

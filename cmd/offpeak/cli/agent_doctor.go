@@ -272,7 +272,8 @@ func (x *exam) presence(ctx context.Context) (presence.Verdict, error) {
 	if o, err := x.settings(); err != nil || o.presence {
 		list, _, done := presence.Sources(presence.Options{Getenv: x.env.Getenv})
 		defer done()
-		sources = append(list, presence.Devices(func(context.Context) ([]presence.Device, error) { return seenDevices(x.devices()), nil }))
+		gpus := presence.Devices(func(context.Context) ([]presence.Device, error) { return seenDevices(x.devices()), nil })
+		sources = slices.Concat(list, []presence.Source{gpus})
 	}
 	began := time.Now()
 	watcher := presence.NewWatcher(presence.Config{

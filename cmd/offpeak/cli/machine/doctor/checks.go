@@ -17,7 +17,7 @@ import (
 const (
 	noDisk     = 256 * offpeak.MiB
 	littleDisk = 2 * offpeak.GiB
-	fewSeconds = 30 * time.Second
+	closeClock = 30 * time.Second
 )
 
 func settings(ctx context.Context, w *World) (out []Line) {
@@ -185,8 +185,8 @@ func hub(address, fingerprint string, h Hub, err error) Line {
 }
 
 func clock(ahead time.Duration) Line {
-	if ahead.Abs() <= fewSeconds {
-		return Line{"clock", OK, fmt.Sprintf("within %s of the hub's", fewSeconds), ""}
+	if ahead.Abs() <= closeClock {
+		return Line{"clock", OK, fmt.Sprintf("within %s of the hub's", closeClock), ""}
 	}
 	word := "behind"
 	if ahead < 0 {
