@@ -88,8 +88,8 @@ type Status struct {
 	Measured       time.Time      `json:"measured_at,omitzero"`
 	// Earnings is what the node brought; nil while no agent runs.
 	Earnings *books.Earnings `json:"earnings,omitempty"`
-	// Yield is how soon jobs left when the owner came; nil where that is not known.
-	Yield *books.Yield `json:"yield,omitempty"`
+	// Yields is how soon jobs left when the owner came; nil where that is not known.
+	Yields *books.Yields `json:"yields,omitempty"`
 	// Ended are the last jobs, the newest first.
 	Ended []books.Ended `json:"ended,omitempty"`
 }

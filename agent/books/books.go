@@ -89,11 +89,11 @@ type Earnings struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Yield is how long jobs took to leave the machine to its owner.
-type Yield struct {
-	Count int              `json:"count"`
-	P50   offpeak.Duration `json:"p50"`
-	P99   offpeak.Duration `json:"p99"`
+// Yields is how long the owner waited for jobs to leave the machine.
+type Yields struct {
+	Count int            `json:"count"`
+	P50   offpeak.Millis `json:"p50_ms"`
+	P99   offpeak.Millis `json:"p99_ms"`
 }
 
 // Config is what books are made of.

@@ -180,14 +180,14 @@ func device(d books.Device) page.Device {
 
 // yields says how soon jobs left when the owner came.
 func yields(st agent.Status) string {
-	y := st.Yield
+	y := st.Yields
 	if y == nil || y.Count == 0 {
 		return "not measured yet"
 	}
 	return fmt.Sprintf("half within %s, 99 of 100 within %s (%d times)", short(y.P50), short(y.P99), y.Count)
 }
 
-func short(d offpeak.Duration) string { return d.Std().Round(10 * time.Millisecond).String() }
+func short(m offpeak.Millis) string { return (time.Duration(m) * time.Millisecond).Round(10 * time.Millisecond).String() }
 
 func endText(e books.Ended) string {
 	text := words(e.Reason)

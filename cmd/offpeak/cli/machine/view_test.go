@@ -67,7 +67,7 @@ func TestShowStatus(t *testing.T) {
 		Leases:   []agent.LeaseStatus{{Job: "job_1", Attempt: 2, Phase: "running", Ran: 61_000, Account: "acct_them", Class: "verified", Since: now().Add(-time.Minute)}},
 		Devices:  []books.Device{{Model: "RTX", Total: 24 * offpeak.GiB, Offered: 22 * offpeak.GiB, Used: &used, Foreign: offpeak.GiB, Temperature: &heat, Use: &use, Throttled: []string{"power_cap"}}, {Model: "Arc", Total: offpeak.GiB, Offered: offpeak.GiB}},
 		Earnings: &books.Earnings{Earnings: &wire.Earnings{Today: offpeak.Credit, Week: 2 * offpeak.Credit, Total: 3 * offpeak.Credit}, Heard: now().Add(-90 * time.Second), Problem: "no answer"},
-		Yield:    &books.Yield{Count: 3, P50: offpeak.Duration(123 * time.Millisecond), P99: offpeak.Duration(4 * time.Second)},
+		Yields:   &books.Yields{Count: 3, P50: 123, P99: 4000},
 		Ended:    []books.Ended{{Job: "job_0", Name: "\x1b]0;owned\a", Account: "acct_me", Class: books.ClassSelf, At: now(), Ran: 5000, Reason: offpeak.EndOwnerReturned, Detail: "key"}},
 		Blocked:  []offpeak.AccountID{"acct_rude"},
 	}
