@@ -187,7 +187,9 @@ func yields(st agent.Status) string {
 	return fmt.Sprintf("half within %s, 99 of 100 within %s (%d times)", short(y.P50), short(y.P99), y.Count)
 }
 
-func short(m offpeak.Millis) string { return (time.Duration(m) * time.Millisecond).Round(10 * time.Millisecond).String() }
+func short(m offpeak.Millis) string {
+	return (time.Duration(m) * time.Millisecond).Round(10 * time.Millisecond).String()
+}
 
 func endText(e books.Ended) string {
 	text := words(e.Reason)
