@@ -149,7 +149,6 @@ func (t *attempt) run() {
 	if err == nil {
 		err = t.finish(end)
 	}
-	t.remember(end, err)
 	switch {
 	case errors.Is(context.Cause(t.ctx), errDropped), errors.Is(err, offpeak.ErrStaleLease), errors.Is(err, offpeak.ErrNotFound):
 		if t.slot.Sup != nil {
@@ -179,6 +178,8 @@ func (t *attempt) run() {
 	}
 	t.a.apply(done{t.Lease})
 	t.folder.Retire()
+	// Last: the next job waits for none of it.
+	t.remember(end, err)
 }
 
 func (t *attempt) phase() supervisor.Phase {
