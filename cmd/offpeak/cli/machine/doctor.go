@@ -10,8 +10,9 @@ import (
 	"offpeak/cmd/offpeak/cli/world"
 )
 
-// NewDoctor makes the command that examines this machine; look makes what it looks at.
-func NewDoctor(env world.Env, data *string, look func(data string) (w doctor.World, done func())) *cobra.Command {
+// NewDoctor makes the command that examines this machine; setUp reads how its agent
+// would be set up.
+func NewDoctor(env world.Env, data *string, setUp func(data string) (Setup, error)) *cobra.Command {
 	var as format
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -29,7 +30,7 @@ seconds. It exits with 1 if anything fails.`,
 			if err := as.check(); err != nil {
 				return err
 			}
-			w, done := look(*data)
+			w, done := examine(env, *data, setUp)
 			defer done()
 			lines := doctor.Examine(cmd.Context(), w)
 			worst := doctor.Worst(lines)

@@ -69,7 +69,7 @@ that is printed opens it once.`,
 			if web {
 				return serve(ctx, env, *data, port, obey)
 			}
-			return watched(ctx, env, as, watch, func() (agent.Status, error) { return read(ctx, *data) })
+			return watched(ctx, env, as, watch, func() (agent.Status, error) { return patient(ctx, *data, watch) })
 		},
 	}
 	as.flag(cmd)
@@ -86,6 +86,26 @@ func read(ctx context.Context, data string) (agent.Status, error) {
 		if st, err = agent.Offline(data); errors.Is(err, agent.ErrNotEnrolled) || errors.Is(err, agent.ErrIdentityLost) {
 			err = nil
 		}
+	}
+	return st, err
+}
+
+// patient reads a status that is looked at once: the hub, which is asked for earnings
+// by the first look, gets a moment to answer. Who watches sees it come.
+func patient(ctx context.Context, data string, watch bool) (agent.Status, error) {
+	const moments, moment = 10, 50 * time.Millisecond
+	st, err := read(ctx, data)
+	for range moments {
+		e := st.Earnings
+		if err != nil || watch || !st.Connected || e == nil || e.Earnings != nil || e.Problem != "" {
+			break
+		}
+		select {
+		case <-time.After(moment):
+		case <-ctx.Done():
+			return st, ctx.Err()
+		}
+		st, err = read(ctx, data)
 	}
 	return st, err
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package cli
+package machine
 
 import (
 	"io/fs"
