@@ -175,7 +175,7 @@ func (k kind) statement() (query string, exact bool) {
 	case writeMoney:
 		return `UPDATE lease_money SET held = $1, charged = $2, settled = $3, due_at = $4, ledger = $5, reason = $6, metered = $7, kept = $8 WHERE lease = $9 AND settled = 0`, true
 	case addReceipt:
-		return `INSERT INTO receipts (lease, term, job, payer, owner, charged, line) VALUES ($1, $2, $3, $4, $5, $6, $7)`, true
+		return `INSERT INTO receipts (lease, term, job, payer, owner, charged, line, node, at, earned) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, true
 	case addTransaction:
 		return `INSERT INTO transactions (id, kind, at, job, lease, attempt, term, external, minimum) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`, true
 	case addEntry:
