@@ -48,6 +48,8 @@ const (
 	EndCheckpointUnusable EndReason = "checkpoint_unusable"
 	EndDependencyFailed   EndReason = "dependency_failed"
 	EndRestored           EndReason = "hub_restored"
+	EndGangBroken         EndReason = "gang_broken"
+	EndGangFailed         EndReason = "gang_failed"
 )
 
 // Fault says whose doing an end was.
@@ -76,7 +78,7 @@ const (
 	CountNode Counter = "node"
 	// CountInterruption counts against RetryPolicy.Interruption.
 	CountInterruption Counter = "interruption"
-	// CountFree is not counted: the attempt never started.
+	// CountFree is not counted: the attempt never started, or others ended it.
 	CountFree Counter = "free"
 )
 
@@ -144,6 +146,8 @@ var ends = []End{
 	{EndInputUnavailable, LeaseFailed, FaultGrid, CountNode, ChargeNothing, "An input could not be fetched whole from the hub.", "Submit the job again; its input is packed and sent anew."},
 	{EndCheckpointUnusable, LeaseFailed, FaultGrid, CountNode, ChargeNothing, "No stored checkpoint could be restored.", ""},
 	{EndDependencyFailed, LeaseCancelled, FaultUser, CountNever, ChargeNothing, "A job that this one waits for did not succeed.", "Mend the job it waits for and `offpeak retry` it, then this one."},
+	{EndGangBroken, LeasePreempted, FaultGrid, CountFree, ChargeKept, "Another member of its gang lost its node; all of them start again together.", ""},
+	{EndGangFailed, LeaseCancelled, FaultUser, CountNever, ChargeFull, "Another member of its gang failed or was cancelled, and a gang ends as a whole.", "Mend what made that member fail, then `offpeak retry --failed` the gang."},
 	{EndRestored, LeaseLost, FaultGrid, CountInterruption, ChargeNothing, "The hub was restored from a backup that is older than the lease.", ""},
 }
 

@@ -34,8 +34,10 @@ const declinedShare = 12
 func (r EndReason) Fences() bool {
 	end, _ := EndOf(r)
 	switch end.Counter {
-	case CountUser, CountFree:
+	case CountUser:
 		return true
+	case CountFree:
+		return r != EndGangBroken // another node's doing
 	case CountNode:
 		return end.Fault == FaultNode
 	}

@@ -26,6 +26,9 @@ const (
 	maxParameters = 16
 	maxSweep      = 256 << 10
 	maxValue      = 1024
+	// MinGang and MaxGang are the fewest and the most members of a gang.
+	MinGang = 2
+	MaxGang = 64
 )
 
 // idDigits are the digits of an id, 5 bits each; the last indexDigits of a member's
@@ -218,6 +221,9 @@ type Array struct {
 	Sweep []Parameter `json:"sweep,omitempty" doc:"instead of indexes: a member for each combination of these values"`
 	// AtOnce is how many members may hold leases at once; 0 is no limit.
 	AtOnce int `json:"at_once,omitempty" doc:"how many members may run at once; absent: no limit"`
+	// Gang is how many members start together, each on a node of its own: they are
+	// numbered from 0. 0: each starts by itself.
+	Gang int `json:"gang,omitempty" doc:"instead of indexes and a sweep: so many members that start together, each on a node of its own, or not at all"`
 }
 
 // Parameter is what a sweep varies.
@@ -231,6 +237,8 @@ type Parameter struct {
 func (a Array) Validate() error {
 	var v validator
 	switch {
+	case a.Gang != 0:
+		a.validateGang(&v)
 	case len(a.Indexes) > 0 && len(a.Sweep) > 0:
 		v.add("array.sweep", "", "goes without indexes: a range is a parameter too, for example --sweep i=0..9")
 	case len(a.Indexes) == 0 && len(a.Sweep) == 0:
@@ -256,7 +264,13 @@ func (a Array) Validate() error {
 			v.add(field+".values", "", "has at least one value")
 		}
 		size += len(p.Name)
+		given := make(map[string]bool, len(p.Values))
 		for _, value := range p.Values {
+			if given[value] {
+				v.add(field+".values", clip(value), "is given once: two members would do the same")
+				break
+			}
+			given[value] = true
 			size += len(value)
 			if rule := valueRule(value); rule != "" {
 				v.add(field+".values", clip(value), rule)
@@ -272,6 +286,19 @@ func (a Array) Validate() error {
 		v.add("array.sweep", "", fmt.Sprintf("is at most %d bytes of names and values", maxSweep))
 	}
 	return errors.Join(v.errs...)
+}
+
+// validateGang: what all members of a gang have in common leaves nothing to choose.
+func (a Array) validateGang(v *validator) {
+	v.within("array.gang", int64(a.Gang), MinGang, MaxGang)
+	for _, other := range []struct {
+		field string
+		given bool
+	}{{"array.indexes", len(a.Indexes) > 0}, {"array.sweep", len(a.Sweep) > 0}, {"array.at_once", a.AtOnce > 0}} {
+		if other.given {
+			v.add(other.field, "", "goes without a gang, whose members are numbered from 0 and all run at once: leave one of the two out")
+		}
+	}
 }
 
 // variable says that a name is one of an environment variable everywhere.
@@ -295,6 +322,9 @@ func valueRule(value string) string {
 
 // Members are the indexes of all members.
 func (a Array) Members() Indexes {
+	if a.Gang > 0 && len(a.Indexes) == 0 {
+		return Indexes{{0, a.Gang - 1}}
+	}
 	if len(a.Indexes) > 0 || len(a.Sweep) == 0 {
 		return a.Indexes
 	}
@@ -340,8 +370,10 @@ type Group struct {
 	// Pipeline is that of which it is a step, Step which, from 0.
 	Pipeline string `json:"pipeline,omitempty"`
 	Step     int    `json:"step,omitempty"`
-	// Detail says why members won't begin.
+	// Detail says why members won't begin, or have ended with the gang that they are.
 	Detail string `json:"detail,omitempty"`
+	// Reason is gang_failed where a member failed or was cancelled, so that all end.
+	Reason EndReason `json:"reason,omitempty"`
 	// After are the jobs that it waits for, until all of which its members are blocked.
 	After []Awaited `json:"after,omitempty"`
 	// CancelledAt is when somebody asked to cancel the whole.
@@ -357,6 +389,8 @@ func (g Group) AsStep() Job {
 	}
 	switch n := g.Counts[JobFailed]; {
 	case g.State != JobFailed:
+	case g.Reason != "":
+		j.Reason = g.Reason
 	case g.Detail != "" && g.CancelledAt == nil:
 		j.Reason = EndDependencyFailed
 	default:
@@ -366,13 +400,16 @@ func (g Group) AsStep() Job {
 }
 
 // GroupEnv is what a member finds in its environment.
-func GroupEnv(g GroupID, index, size int, params map[string]string) map[string]string {
+func (a Array) GroupEnv(g GroupID, index, size int) map[string]string {
 	env := map[string]string{
 		"OFFPEAK_GROUP":       string(g),
 		"OFFPEAK_ARRAY_INDEX": strconv.Itoa(index),
 		"OFFPEAK_ARRAY_SIZE":  strconv.Itoa(size),
 	}
-	for name, value := range params {
+	if a.Gang > 0 {
+		env["OFFPEAK_GANG_RANK"], env["OFFPEAK_GANG_SIZE"] = strconv.Itoa(index), strconv.Itoa(size)
+	}
+	for name, value := range a.Params(index) {
 		env["OFFPEAK_PARAM_"+strings.ToUpper(name)] = value
 	}
 	return env
@@ -421,6 +458,7 @@ type GroupIndexes struct {
 	Spec     Hash    `json:"spec,omitempty"`
 	Priority int     `json:"priority,omitempty"`
 	AtOnce   int     `json:"at_once,omitempty"`
+	Gang     int     `json:"gang,omitempty"`
 	RetryOf  GroupID `json:"retry_of,omitempty"`
 	// GroupAsks is said once, not with each batch of members.
 	*GroupAsks

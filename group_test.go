@@ -160,3 +160,39 @@ func TestGroupState(t *testing.T) {
 		}
 	}
 }
+
+// A gang has nothing that an array chooses, and members from 0.
+func TestGangArray(t *testing.T) {
+	a := Array{Gang: 3}
+	if err := a.Validate(); err != nil || a.Members().String() != "0-2" {
+		t.Errorf("a gang of 3 has the members %s, %v", a.Members(), err)
+	}
+	for _, c := range []struct {
+		array Array
+		rule  string
+	}{
+		{Array{Gang: 1}, "array.gang"}, {Array{Gang: -2}, "array.gang"}, {Array{Gang: MaxGang + 1}, "array.gang"},
+		{Array{Gang: 2, Indexes: Indexes{{0, 1}}}, "array.indexes: goes without a gang"},
+		{Array{Gang: 2, AtOnce: 1}, "array.at_once: goes without a gang"},
+		{Array{Gang: 2, Sweep: []Parameter{{Name: "a", Values: []string{"1", "2"}}}}, "array.sweep: goes without a gang"},
+	} {
+		if err := c.array.Validate(); err == nil || !strings.Contains(err.Error(), c.rule) {
+			t.Errorf("%+v: %v, want the rule %q", c.array, err, c.rule)
+		}
+	}
+	env := a.GroupEnv("group_x", 2, 3)
+	if env["OFFPEAK_GANG_RANK"] != "2" || env["OFFPEAK_GANG_SIZE"] != "3" || env["OFFPEAK_ARRAY_INDEX"] != "2" {
+		t.Errorf("a member finds %v", env)
+	}
+	if _, is := (Array{Indexes: Indexes{{0, 2}}}).GroupEnv("group_x", 2, 3)["OFFPEAK_GANG_RANK"]; is {
+		t.Error("a member of an array has a rank")
+	}
+	// What is repeated of a gang keeps its ranks.
+	if again := (Array{Gang: 3, Indexes: Indexes{{1, 2}}}); again.Members().String() != "1-2" {
+		t.Errorf("the repeated members are %s", again.Members())
+	}
+	g := Group{Array: a, State: JobFailed, Reason: EndGangFailed, Detail: "member 1 was cancelled", Members: 3, Counts: map[JobState]int{JobFailed: 2, JobCancelled: 1}}
+	if j := g.AsStep(); j.Reason != EndGangFailed || j.Detail != g.Detail {
+		t.Errorf("as a step it is %+v", j)
+	}
+}

@@ -1,6 +1,7 @@
 package offpeak
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -41,6 +42,35 @@ func parseCondition(s string) (c condition, ok bool) {
 		c.key, c.not = strings.CutPrefix(s, "!")
 	}
 	return c, c.key != "" && !strings.ContainsRune(c.key, '!')
+}
+
+// LabelRule says what a label of a node breaks, "" for nothing. Conditions name no
+// others: there could be no such node.
+func LabelRule(key, value string) string {
+	switch {
+	case key == "" || len(key) > maxLabel || !printable(key) || strings.TrimSpace(key) != key || strings.ContainsAny(key, "!=,"):
+		return fmt.Sprintf("has a name of 1 to %d printable bytes without !, =, comma and without space at its ends", maxLabel)
+	case len(value) > maxLabel || !printable(value) || strings.TrimSpace(value) != value || strings.HasPrefix(value, "="):
+		return fmt.Sprintf("has a value of at most %d printable bytes that does not begin with = and has no space at its ends", maxLabel)
+	}
+	return ""
+}
+
+// contradicts says that no node can meet both.
+func (c *condition) contradicts(d *condition) bool {
+	switch {
+	case c.key != d.key:
+		return false
+	case c.not && d.not:
+		return false
+	case !c.not && !d.not:
+		return c.valued && d.valued && c.value != d.value
+	}
+	no := d
+	if c.not {
+		no, c = c, d
+	}
+	return !no.valued || c.valued && c.value == no.value
 }
 
 func (c *condition) holds(o *Offer) bool {

@@ -45,7 +45,7 @@ func (p Pipeline) Validate() error {
 	var v validator
 	v.text("name", p.Name, maxLabel)
 	if n := len(p.Steps); n < 1 || n > MaxSteps {
-		v.add("steps", fmt.Sprint(n), fmt.Sprintf("is 1 to %d jobs", MaxSteps))
+		v.add("steps", "", fmt.Sprintf("are 1 to %d, and there are %d", MaxSteps, n))
 		return errors.Join(v.errs...)
 	}
 	at := make(map[string]int, len(p.Steps))

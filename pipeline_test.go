@@ -35,8 +35,8 @@ func TestPipelineRefuses(t *testing.T) {
 		field string
 		rule  string
 	}{
-		{"none", nil, "steps", "is 1 to 256 jobs"},
-		{"too many", many, "steps", "is 1 to 256 jobs"},
+		{"none", nil, "steps", "are 1 to 256"},
+		{"too many", many, "steps", "are 1 to 256"},
 		{"no name", []Step{step("", nil)}, "steps[0].name", "is 1 to 64 characters"},
 		{"a name that is no folder", []Step{step("../x", nil)}, "steps[0].name", "is 1 to 64 characters"},
 		{"a name that hides", []Step{step(".offpeak", nil)}, "steps[0].name", "is 1 to 64 characters"},

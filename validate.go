@@ -171,7 +171,9 @@ func (r Requirements) validate(v *validator) {
 	}
 	for i, g := range r.GPUs {
 		field := fmt.Sprintf("requirements.gpus[%d]", i)
-		v.within(field+".vram_bytes", int64(g.VRAM), 0, int64(TiB))
+		if g.VRAM != 0 {
+			v.within(field+".vram_bytes", int64(g.VRAM), int64(MB), int64(TiB))
+		}
 		if !slices.Contains([]string{"", "nvidia", "amd", "intel", "apple"}, g.Vendor) {
 			v.add(field+".vendor", g.Vendor, "is nvidia, amd, intel or apple")
 		}
@@ -188,9 +190,13 @@ func (r Requirements) validate(v *validator) {
 	if !slices.Contains([]string{"", "amd64", "arm64"}, r.Arch) {
 		v.add("requirements.arch", r.Arch, "is amd64 or arm64")
 	}
-	v.labels("requirements.where", r.Where)
-	v.match("requirements.match", r.Match)
+	v.where("requirements", r.Where, r.Match)
 	v.ids("requirements.nodes", "node_", texts(r.Nodes), maxNamed)
+	for i, n := range r.NotNodes {
+		if slices.Contains(r.Nodes, n) {
+			v.add(fmt.Sprintf("requirements.not_nodes[%d]", i), string(n), "is one of the nodes that it must run on: name it once")
+		}
+	}
 	v.ids("requirements.not_nodes", "node_", texts(r.NotNodes), maxNamed)
 	v.ids("requirements.not_accounts", "acct_", texts(r.NotAccounts), maxNamed)
 	v.egress("requirements.egress", r.Egress)
@@ -241,21 +247,53 @@ func (v *validator) labels(field string, m map[string]string) {
 	}
 }
 
-// match refuses conditions that can't be read.
-func (v *validator) match(field string, list []string) {
-	if len(list) > maxLabels {
-		v.add(field, "", fmt.Sprintf("has at most %d entries", maxLabels))
-		return
+// where refuses conditions that can't be read, and those that no node can meet.
+func (v *validator) where(field string, pairs map[string]string, list []string) {
+	for name, n := range map[string]int{"where": len(pairs), "match": len(list)} {
+		if n > maxLabels {
+			v.add(field+"."+name, "", fmt.Sprintf("has at most %d entries", maxLabels))
+			return
+		}
+	}
+	type said struct {
+		condition
+		text string
+	}
+	var all []said
+	and := func(at string, c said) {
+		for i := range all {
+			if o := &all[i]; c.contradicts(&o.condition) {
+				v.add(at, c.text, fmt.Sprintf("contradicts %s: no node can meet both", o.text))
+				return
+			}
+		}
+		all = append(all, c)
+	}
+	for _, k := range slices.Sorted(maps.Keys(pairs)) {
+		c := said{condition{key: k, value: pairs[k], valued: true}, k + "=" + pairs[k]}
+		at := field + ".where"
+		if k != "" {
+			at += "." + key(k)
+		}
+		switch rule := LabelRule(k, c.value); {
+		case rule != "":
+			v.add(at, c.text, rule)
+		case c.value == "":
+			v.add(at, "", "is not empty; match with !k says that there is no such label")
+		default:
+			and(at, c)
+		}
 	}
 	for i, text := range list {
-		at := fmt.Sprintf("%s[%d]", field, i)
+		at := fmt.Sprintf("%s.match[%d]", field, i)
 		c, ok := parseCondition(text)
 		if !ok {
 			v.add(at, text, "is k, !k, k=v or k!=v; !k says that there is no such label")
-			continue
+		} else if rule := LabelRule(c.key, c.value); rule != "" {
+			v.add(at, text, rule)
+		} else {
+			and(at, said{c, text})
 		}
-		v.text(at, c.key, maxLabel)
-		v.text(at, c.value, maxLabel)
 	}
 }
 

@@ -119,6 +119,18 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"requirements.match[0]", func(s *Spec) { s.Requirements.Match = []string{"a="} }},
 		{"requirements.match[0]", func(s *Spec) { s.Requirements.Match = []string{"!a=b"} }},
 		{"requirements.match[0]", func(s *Spec) { s.Requirements.Match = []string{"a=" + long} }},
+		{"requirements.match[0]", func(s *Spec) { s.Requirements.Match = []string{"a==b"} }},
+		{"requirements.match[0]", func(s *Spec) { s.Requirements.Match = []string{" a"} }},
+		{"requirements.match[0]", func(s *Spec) { s.Requirements.Match = []string{"a=b "} }},
+		{"requirements.match[1]", func(s *Spec) { s.Requirements.Match = []string{"a=b", "a=c"} }},
+		{"requirements.match[1]", func(s *Spec) { s.Requirements.Match = []string{"a=b", "a!=b"} }},
+		{"requirements.match[1]", func(s *Spec) { s.Requirements.Match = []string{"!a", "a"} }},
+		{"requirements.match[1]", func(s *Spec) { s.Requirements.Match = []string{"a=b", "!a"} }},
+		{"requirements.match[0]", func(s *Spec) {
+			s.Requirements.Where, s.Requirements.Match = map[string]string{"a": "b"}, []string{"a=c"}
+		}},
+		{"requirements.where.!a", func(s *Spec) { s.Requirements.Where = map[string]string{"!a": "b"} }},
+		{"requirements.where.a", func(s *Spec) { s.Requirements.Where = map[string]string{"a": ""} }},
 		{"requirements.match[0]", func(s *Spec) { s.Requirements.Match = []string{"!\x07"} }},
 		{"requirements.nodes", func(s *Spec) { s.Requirements.Nodes = make([]NodeID, maxNamed+1) }},
 		{"requirements.nodes[0]", func(s *Spec) { s.Requirements.Nodes = []NodeID{"attic"} }},

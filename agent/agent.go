@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"offpeak"
+	"offpeak/agent/books"
 	"offpeak/agent/hardware"
 	"offpeak/agent/link"
 	"offpeak/agent/presence"
@@ -28,6 +29,7 @@ type Agent struct {
 	link   *link.Link
 	outbox *link.Outbox
 	pool   *warm.Pool
+	books  *books.Books
 	// watcher tells what the owner's rules allow.
 	watcher *presence.Watcher
 	// judged is closed when the first verdict is in.
@@ -116,6 +118,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.devices(gctx) })
 	group.Go(func() error { return a.inventory(gctx) })
 	group.Go(func() error { return a.wakeUp(gctx) })
+	group.Go(func() error { return a.books.Run(gctx) })
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():
@@ -165,6 +168,13 @@ func (a *Agent) begin() error {
 		o = state.Orders{}
 	}
 	a.picture.orders = o
+	a.books = books.Open(books.Config{
+		Folder: a.folder, Account: id.Account, Boot: a.env.Boot, Now: a.env.Now, Log: a.env.Log,
+		Ask: func(ctx context.Context, today time.Time) (got wire.Earnings, err error) {
+			err = a.link.Call(ctx, func(ctx context.Context, d *wire.Direct) error { got, err = d.Earned(ctx, today); return err })
+			return got, err
+		},
+	})
 	if err := a.beginWatch(); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/books"
 	"offpeak/agent/supervisor"
 	"offpeak/blob"
 	"offpeak/wire"
@@ -485,5 +486,35 @@ func TestStopJobs(t *testing.T) {
 	}
 	if got := w.hub.ended("lease_1"); got.end.Reason != offpeak.EndDrained || len(got.checks) != 1 {
 		t.Errorf("end = %+v, %d checkpoints", got.end, len(got.checks))
+	}
+}
+
+// A status tells the owner for whom the machine works and since when, what it brought,
+// and how its jobs ended; the hub's part of it is waited for by nobody.
+func TestStatusForTheOwner(t *testing.T) {
+	w := newWorld(t)
+	w.script("work", untilNotice)
+	w.join()
+	a := w.run()
+	task := work("work")
+	task.Account, task.JobName = "acct_them", "render"
+	w.hub.offer("lease_1", task)
+	w.hub.wait("running", func() bool { return w.hub.leases["lease_1"].desired.State == offpeak.LeaseRunning })
+	st := w.status()
+	if len(st.Leases) != 1 || st.Leases[0].Account != "acct_them" || st.Leases[0].Class != books.ClassOther || st.Leases[0].Name != "render" || st.Leases[0].Since.IsZero() {
+		t.Errorf("runs: %+v", st.Leases)
+	}
+	eventually(t, "earnings", func() bool { e := w.status().Earnings; return e != nil && e.Earnings != nil && e.Total == 3 })
+	if _, err := Tell(t.Context(), w.cfg.Data, OrderPause, 0); err != nil {
+		t.Fatal(err)
+	}
+	w.hub.ended("lease_1")
+	eventually(t, "the job's end", func() bool { return len(w.status().Ended) == 1 })
+	if err := a.stop(); err != nil {
+		t.Fatal(err)
+	}
+	off, err := Offline(w.cfg.Data)
+	if err != nil || len(off.Ended) != 1 || off.Ended[0].Reason != offpeak.EndPaused || off.Ended[0].Name != "render" || off.Ended[0].Job != "job_lease_1" {
+		t.Errorf("without an agent: %+v, %v", off.Ended, err)
 	}
 }

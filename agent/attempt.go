@@ -40,6 +40,8 @@ type attempt struct {
 	// Desired is the hub's word. Work is fetched if it was not in it.
 	wire.Desired
 	adopted *adoption
+	// since is when the agent began with it.
+	since time.Time
 	// declined says that the offer is to be handed back.
 	declined bool
 
@@ -84,7 +86,7 @@ type adoption struct {
 
 func (a *Agent) newAttempt(d wire.Desired) *attempt {
 	t := &attempt{
-		a: a, Desired: d, folder: a.folder.Hold(d.Lease),
+		a: a, Desired: d, folder: a.folder.Hold(d.Lease), since: a.env.Now(),
 		stops: make(chan offpeak.EndReason, 1), grants: make(chan supervisor.Lease, 1), kills: make(chan supervisor.Kill, 1),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(a.ctx)
@@ -179,6 +181,8 @@ func (t *attempt) run() {
 	}
 	t.a.apply(done{t.Lease})
 	t.folder.Retire()
+	// Last: the next job waits for none of it.
+	t.remember(end, err)
 }
 
 func (t *attempt) phase() supervisor.Phase {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/books"
 	"offpeak/agent/egress"
 	"offpeak/agent/presence"
 	"offpeak/agent/state"
@@ -83,6 +84,19 @@ type Status struct {
 	Network string `json:"network,omitempty"`
 	// Egress are the last jobs that reached something of the network, and have ended.
 	Egress []egress.Ended `json:"egress_ended,omitempty"`
+	// Account is whose node it is, Blocked whose jobs it never runs.
+	Account offpeak.AccountID   `json:"account,omitempty"`
+	Blocked []offpeak.AccountID `json:"blocked_accounts,omitempty"`
+	// Devices are its GPUs as they were last measured, at Measured.
+	Devices        []books.Device `json:"devices,omitempty"`
+	DeviceWarnings []string       `json:"device_warnings,omitempty"`
+	Measured       time.Time      `json:"measured_at,omitzero"`
+	// Earnings is what the node brought; nil while no agent runs.
+	Earnings *books.Earnings `json:"earnings,omitempty"`
+	// Yields is how soon jobs left when the owner came; nil where that is not known.
+	Yields *books.Yields `json:"yields,omitempty"`
+	// Ended are the last jobs, the newest first.
+	Ended []books.Ended `json:"ended,omitempty"`
 }
 
 // LeaseStatus is one lease that the agent holds.
@@ -99,6 +113,13 @@ type LeaseStatus struct {
 	// Egress is what it may reach, Reached what it has.
 	Egress  []string         `json:"egress,omitempty"`
 	Reached []egress.Reached `json:"reached,omitempty"`
+	// Name is the job's, Account who submitted it and Class what that account is to
+	// the node's owner; absent while the hub has not said.
+	Name    string             `json:"name,omitempty"`
+	Account offpeak.AccountID  `json:"account,omitempty"`
+	Class   string             `json:"class,omitempty"`
+	Since   time.Time          `json:"since,omitzero"`
+	Devices []offpeak.DeviceID `json:"devices,omitempty"`
 }
 
 var errLeft = fmt.Errorf("the node left the grid: %w", errStopping)
@@ -266,6 +287,15 @@ func (a *Agent) status() Status {
 			last := t.last()
 			ls.Fence, ls.Limited = last.Fence, last.Limited
 			ls.Egress, ls.Reached = a.env.Egress.Reached(lease)
+			ls.Since = t.since
+			if t.adopted != nil {
+				// An agent before this one began it.
+				ls.Since = a.env.Now().Add(-time.Duration(ls.Ran) * time.Millisecond)
+			}
+			ls.Devices = h.devices
+			if w := h.desired.Work; w != nil {
+				ls.Name, ls.Account, ls.Class = w.JobName, w.Account, a.books.Class(w.Account)
+			}
 			if last.Phase != "" {
 				ls.Phase = string(last.Phase)
 			}
@@ -273,6 +303,9 @@ func (a *Agent) status() Status {
 		st.Leases = append(st.Leases, ls)
 	}
 	st.Network, st.Egress = a.env.Network, a.env.Egress.Ended()
+	shown := a.books.Show()
+	st.Account, st.Blocked, st.Earnings, st.Ended = shown.Account, shown.Blocked, &shown.Earnings, shown.Ended
+	st.Devices, st.DeviceWarnings, st.Measured = books.Devices(a.sample), a.sample.Warnings, a.sample.At
 	return st
 }
 

@@ -175,6 +175,9 @@ func (a *Agent) inventory(ctx context.Context) error {
 				a.env.Log.Warn("look at the machine", "error", err)
 			}
 		}
+		if base.Guests != nil {
+			a.books.Block(base.Guests.Deny)
+		}
 		inv, s := base, a.lastSample()
 		ready := a.env.Measure == nil || !s.At.IsZero()
 		if a.env.Measure != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/books"
 	"offpeak/agent/link"
 	"offpeak/agent/state"
 	"offpeak/wire"
@@ -121,7 +122,7 @@ func Offline(data string) (Status, error) {
 	if o.Paused {
 		st.Availability, st.Why, st.Until = offpeak.NodeInUse, offpeak.EndPaused, o.Until
 	}
-	st.Draining = o.Draining
+	st.Draining, st.Account, st.Ended = o.Draining, id.Account, books.Read(f)
 	policy, spoilt, err := readPolicy(f)
 	if err == nil {
 		st.Policy = &policy

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"offpeak"
+	"offpeak/agent/books"
 	"offpeak/agent/link"
 	"offpeak/agent/supervisor"
 	"offpeak/agent/transfer"
@@ -197,4 +198,20 @@ func (t *attempt) untilCancelled() (context.Context, context.CancelFunc) {
 		}
 	}()
 	return ctx, func() { cancel(); <-heard }
+}
+
+// remember notes how an attempt ended for the node's owner; err is why the hub does
+// not have its end.
+func (t *attempt) remember(end wire.Report, err error) {
+	lost := errors.Is(context.Cause(t.ctx), errDropped)
+	if t.Work == nil || end.Reason == offpeak.EndDeclined || err != nil && !lost {
+		return
+	}
+	if lost {
+		end.Reason, end.Detail = offpeak.EndNodeLost, "the hub had given it up"
+	}
+	_, ran := t.meter(t.a.env.Boot())
+	t.a.books.Add(books.Ended{
+		Job: t.Job, Name: t.Work.JobName, Attempt: t.Attempt, Account: t.Work.Account, Ran: max(ran, end.Ran), Reason: end.Reason, Detail: end.Detail,
+	})
 }

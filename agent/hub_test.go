@@ -99,6 +99,7 @@ func newFakeHub(t testing.TB) *fakeHub {
 	h.route(mux, "POST /v1/node/reports", h.auth(h.reports))
 	h.route(mux, "PUT /v1/node/inventory", h.auth(h.survey))
 	h.route(mux, "PUT /v1/node/readings", h.auth(h.read))
+	h.route(mux, "GET /v1/node/earnings", h.auth(func(*http.Request) (any, error) { return wire.Earnings{Today: 1, Week: 2, Total: 3}, nil }))
 	h.route(mux, "POST /v1/node/leave", h.auth(func(*http.Request) (any, error) { h.left = true; return nil, nil }))
 	h.route(mux, "POST /v1/node/leases/{lease}/logs", h.auth(h.appendLog))
 	h.route(mux, "POST /v1/node/leases/{lease}/checkpoints", h.auth(h.checkpoint))

@@ -31,6 +31,9 @@ func (h *Hub) SubmitGroup(ctx context.Context, op store.Op, account offpeak.Acco
 	if err := errors.Join(spec.Validate(), array.Validate(), offpeak.ValidateAfter(after)); err != nil {
 		return offpeak.Group{}, err
 	}
+	if err := h.known(ctx, "", &spec.Requirements); err != nil {
+		return offpeak.Group{}, err
+	}
 	return h.submitGroup(ctx, op, store.NewGroup{Account: account, Spec: spec, Array: array, After: after})
 }
 
@@ -219,6 +222,7 @@ func (h *Hub) tendGroups(ctx context.Context) error {
 			if !h.leads() {
 				continue
 			}
+			h.askForGangs()
 		}
 		for left := true; left && ctx.Err() == nil; {
 			left = false
@@ -244,6 +248,12 @@ func (h *Hub) tendGroup(ctx context.Context, u store.UnfinishedGroup) (left bool
 			return true, err
 		}
 		left = f.Left > 0
+	}
+	if u.Mend {
+		more, err := h.mend(ctx, u.ID)
+		if left = left || more; err != nil {
+			return true, err
+		}
 	}
 	if !u.Cancel {
 		return left, nil

@@ -372,7 +372,7 @@ func (h *Hub) offers() (changed []offpeak.Offer, gone []offpeak.NodeID) {
 func (h *Hub) waitingJobs() (queued, bids int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.queue.Len(), h.queue.Bids()
+	return h.queue.size(), h.queue.Bids()
 }
 
 // moved takes a node's new ask into the picture.

@@ -13,7 +13,7 @@ import (
 	"offpeak/store"
 )
 
-// claimBatch is the most claims that share a transaction.
+// claimBatch is the most claims that share a transaction, but for the last: a gang.
 const claimBatch = 64
 
 // claimPace is the time between two claims that hubs on a shared store leave for
@@ -46,6 +46,7 @@ func (h *Hub) dispatch(ctx context.Context) error {
 	for ctx.Err() == nil {
 		unread := h.reloadStale(ctx)
 		unread = h.proved(ctx) || unread
+		unread = h.readGangs(ctx) || unread
 		if !h.leads() {
 			if h.rest(ctx, timer, time.Hour, unread) {
 				continue
@@ -133,12 +134,16 @@ func (h *Hub) match(now time.Time) (batch []attempt, due time.Time) {
 		if !ok {
 			break
 		}
-		lease, err := h.newLease()
+		leases, err := h.newLeases(max(1, len(it.Gang())))
 		if err != nil {
 			h.env.Log.Error("no claim made", "err", err)
 			break
 		}
-		batch = append(batch, h.take(it, best, lease))
+		if it.Gang() != nil {
+			batch = append(batch, h.takeGang(it, leases)...)
+		} else {
+			batch = append(batch, h.take(it, best, leases[0]))
+		}
 	}
 	return batch, due
 }
@@ -149,12 +154,19 @@ func (h *Hub) take(it *queue.Item, best placement.Candidate, lease offpeak.Lease
 	now, j := h.env.Now(), it.Job()
 	turn := h.queue.Went(it)
 	h.queue.remove(j.ID)
+	a := h.seat(it, &j, best, lease, now)
+	a.turn = turn
+	return a
+}
+
+// seat holds in the picture what a claim for a job, or one of a gang, asks for.
+func (h *Hub) seat(it *queue.Item, j *queue.Job, best placement.Candidate, lease offpeak.LeaseID, now time.Time) attempt {
 	if !h.cfg.NoProcessLock {
 		h.fleet.Hold(best.Node, lease, best.Resources)
 		l := &offpeak.Lease{ID: lease, Account: j.Account, Node: best.Node, Resources: best.Resources, OfferedAt: now}
 		h.queue.hold(l, now.Add(j.Lasts), now)
 	}
-	return attempt{funded: h.funded, turn: turn, item: it, claim: store.Claim{
+	return attempt{funded: h.funded, item: it, claim: store.Claim{
 		Job: j.ID, Attempt: j.Attempt + 1, Node: best.Node, Lease: lease,
 		Resources: best.Resources, Price: h.trade.Charged(best.Price, j.Requirements), OfferFor: h.cfg.Offer,
 		Placement: record(best, j.Policy, h.queue.Policy()),
@@ -227,10 +239,15 @@ func (h *Hub) claimed(ctx context.Context, batch []attempt, results []store.Clai
 		}
 	}
 	h.apply(changes...)
-	for i := range results {
-		if results[i].Err != nil {
-			h.lost(ctx, batch[i], results[i].Err)
+	for i := 0; i < len(results); {
+		n := batch[i].members()
+		switch err := results[i].Err; {
+		case err != nil && batch[i].item.Gang() != nil:
+			h.lostGang(batch[i:i+n], err)
+		case err != nil:
+			h.lost(ctx, batch[i], err)
 		}
+		i += n
 	}
 }
 
@@ -309,7 +326,11 @@ func (h *Hub) unclaimed(ctx context.Context, batch []attempt, err error) {
 		h.queue.Back(a.turn)
 		h.release(a.claim.Node, a.claim.Lease, now)
 		h.stale[a.claim.Node] = struct{}{}
-		h.queue.again(a.item, now.Add(time.Second), now)
+		if a.item.Gang() != nil {
+			h.queue.scatter(a.item, a.item.Job().Lost, now.Add(time.Second))
+		} else {
+			h.queue.again(a.item, now.Add(time.Second), now)
+		}
 	}
 	h.mu.Unlock()
 	for _, a := range batch {

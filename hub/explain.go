@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -50,35 +49,40 @@ func (h *Hub) Explain(ctx context.Context, account offpeak.AccountID, job offpea
 			turn = in.AtOnce
 		}
 	}
+	gang := h.gangStands(&j)
 	fleet := h.fleet.Snapshot()
 	h.mu.Unlock()
 	seen := newSurvey(ask, fleet)
 	e, nodes := &seen.Explanation, fleet.Len()
 	h.standing(&j, e.Idle, &out)
 	bid := ""
-	if e.Fits == 0 && e.Could > 0 {
+	if e.Fits == 0 && e.Could > 0 && gang == nil {
 		bid = h.wouldTake(&j, fleet)
 	}
-	h.tell(seen, &j.Spec, account, &out)
-	lack, err := h.withheld(ctx, &j, fleet, lacks, turn)
+	need, err := h.gangNeeds(ctx, &j, gang)
 	if err != nil {
+		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
+	}
+	out.Gang = gang
+	own, err := h.purse(ctx, j.Account, &j.Spec, j.ID, need)
+	if err != nil {
+		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
+	}
+	lack := own.withheld(seen, lacks, turn)
+	if err := h.tell(ctx, seen, &j.Spec, account, own, lack, &out); err != nil {
 		return wire.Explanation{}, fmt.Errorf("explain job %s: %w", job, err)
 	}
 	pauses := j.NotBefore != nil && j.NotBefore.After(h.env.Now())
 	var parts []string
-	var causes []wire.Cause
 	for i := range lack {
-		w := &lack[i]
-		out.Withheld = append(out.Withheld, w.Withheld)
-		parts = append(parts, w.Sentence)
-		if c := w.cause; c.Code != offpeak.FitOK && !slices.ContainsFunc(causes, func(o wire.Cause) bool { return o.Code == c.Code }) {
-			causes = append(causes, wire.Cause{Code: c.Code, Nodes: e.Fits, All: e.Fits, Example: c})
-		}
+		out.Withheld = append(out.Withheld, lack[i].Withheld)
+		parts = append(parts, lack[i].Sentence)
 	}
-	out.Causes = append(out.Causes, causes...)
-	out.Filters = withheld(out.Filters, nodes, causes)
-	if len(parts) == 0 || e.Fits == 0 || pauses {
+	if len(parts) == 0 || e.Fits < need || pauses {
 		s := h.waiting(&j, e, nodes, out.Ahead)
+		if gang != nil && !pauses && nodes > 0 {
+			s = gangWaits(gang, e, nodes, out.Ahead)
+		}
 		if !pauses && len(parts) == 0 {
 			s += bid
 			if e.Could > 0 {
@@ -99,7 +103,7 @@ func (h *Hub) waiting(j *offpeak.Job, e *placement.Explanation, nodes, ahead int
 	case nodes == 0:
 		return "No node has joined yet: make a join token with `offpeak token join` and run `offpeak agent join TOKEN`."
 	case e.Fits > 0:
-		return fmt.Sprintf("%s fit it now and %s ahead of it: it is matched in a moment.", count(e.Fits, "node"), count(ahead, "job"))
+		return fmt.Sprintf("%s it now and %s ahead of it: it is matched in a moment.", fit(e.Fits), count(ahead, "job"))
 	case e.Could > 0:
 		s := fmt.Sprintf("No node is free for it now; %s could run it later.", count(e.Could, "node"))
 		if ahead > 0 {
@@ -125,16 +129,31 @@ func remedies(e *placement.Explanation, lasting bool) (s string) {
 	for _, c := range e.Causes {
 		if c.Nodes > 0 && c.Nearest.Lasting() == lasting && named < explainCauses {
 			named++
-			s += fmt.Sprintf(" On %s %s. %s", count(c.Nodes, "node"), c.Nearest, remedy(c.Nearest))
+			s += fmt.Sprintf(" On %s %s. %s", count(c.Nodes, "node"), ofAll(c.Nearest, c.Nodes), remedy(c.Nearest))
 		}
 	}
 	for _, c := range e.Causes {
 		if c.Nodes == 0 && named < explainCauses {
 			named++
-			s += fmt.Sprintf(" Also, on %s %s. %s", count(c.All, "node"), c.Nearest, remedy(c.Nearest))
+			s += fmt.Sprintf(" Also, on %s %s. %s", count(c.All, "node"), ofAll(c.Nearest, c.All), remedy(c.Nearest))
 		}
 	}
 	return s
+}
+
+// ofAll says what nodes lack, where one of them comes nearest.
+func ofAll(r offpeak.Reason, nodes int) string {
+	if nodes < 2 || r.Have == "" {
+		return r.String()
+	}
+	has := "the nearest has"
+	switch r.Code {
+	case offpeak.FitCPU, offpeak.FitMemory, offpeak.FitDisk, offpeak.FitBusyCPU, offpeak.FitBusyMemory, offpeak.FitBusyDisk:
+		has = "they have at most"
+	case offpeak.FitPrice:
+		has = "they ask at least"
+	}
+	return fmt.Sprintf("%s: wants %s, %s %s", r.Code, r.Want, has, r.Have)
 }
 
 // remedy says what a person can do about a reason.
@@ -212,6 +231,13 @@ func sentence(j *offpeak.Job) string {
 		return end.Sentence
 	}
 	return string(j.Reason) + "."
+}
+
+func fit(nodes int) string {
+	if nodes == 1 {
+		return "1 node fits"
+	}
+	return count(nodes, "node") + " fit"
 }
 
 func count(n int, what string) string {

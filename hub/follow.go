@@ -103,7 +103,7 @@ func (h *Hub) followLocked(f *following, e *offpeak.Event, now time.Time) {
 	case "job":
 		h.queue.endedElsewhere(e)
 		f.queued = slices.DeleteFunc(f.queued, func(id offpeak.JobID) bool { return id == e.Job })
-		if it := h.queue.Item(e.Job); offpeak.JobState(state).Terminal() || it != nil && it.Job().Attempt < e.Attempt {
+		if offpeak.JobState(state).Terminal() || h.queue.older(e.Job, e.Attempt) {
 			h.queue.remove(e.Job)
 		}
 	case "lease":

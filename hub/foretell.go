@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"offpeak"
-	"offpeak/ledger"
 	"offpeak/placement"
 	"offpeak/wire"
 )
@@ -18,6 +17,9 @@ import (
 func (h *Hub) Foretell(ctx context.Context, account offpeak.AccountID, spec offpeak.Spec, after ...offpeak.After) (wire.Explanation, error) {
 	spec = spec.WithDefaults()
 	if err := errors.Join(spec.Validate(), offpeak.ValidateAfter(after)); err != nil {
+		return wire.Explanation{}, err
+	}
+	if err := h.known(ctx, "", &spec.Requirements); err != nil {
 		return wire.Explanation{}, err
 	}
 	var out wire.Explanation
@@ -52,89 +54,61 @@ func (h *Hub) Foretell(ctx context.Context, account offpeak.AccountID, spec offp
 	if s.Fits == 0 && s.Could > 0 {
 		bid = h.wouldTake(&offpeak.Job{Account: account, Spec: spec}, fleet)
 	}
-	h.tell(s, &spec, account, &out)
-	lacks, err := h.lacking(ctx, account, &spec, out.Nodes)
+	own, err := h.purse(ctx, account, &spec, "", 1)
 	if err != nil {
-		return out, err
+		return out, fmt.Errorf("foretell: %w", err)
+	}
+	lack := own.withheld(s, nil, 0)
+	if err := h.tell(ctx, s, &spec, account, own, lack, &out); err != nil {
+		return out, fmt.Errorf("foretell: %w", err)
 	}
 	var says []string
-	for _, l := range lacks {
-		l.Nodes, l.All = s.Fits, s.Fits
-		out.Causes = append(out.Causes, l)
-		says = append(says, fmt.Sprintf("It would wait: %s. %s", l.Example, remedy(l.Example)))
+	for i := range lack {
+		if l := &lack[i]; l.never {
+			says = append(says, "It would never start: "+l.cause.Example.String()+". "+l.Sentence)
+		} else {
+			says = append(says, fmt.Sprintf("It would wait: %s. %s", l.cause.Example, remedy(l.cause.Example)))
+		}
 	}
-	out.Filters = withheld(out.Filters, fleet.Len(), lacks)
 	switch {
 	case s.Fits == 0:
 		says = append(says, h.waiting(&offpeak.Job{Account: account, Spec: spec}, &s.Explanation, fleet.Len(), 0)+bid)
-	case len(lacks) == 0:
+	case len(lack) == 0:
 		first := &out.Nodes[0]
 		name := first.Name
 		if name == "" {
 			name = string(first.Node)
 		}
-		says = append(says, fmt.Sprintf("%s fit it now: it would go to %s, at %s.", count(s.Fits, "node"), name, first.Price))
+		says = append(says, fmt.Sprintf("%s it now: it would go to %s, at %s.", fit(s.Fits), name, first.Price))
 	}
-	if waits := open(out.After); waits > 0 {
+	waits, dead := open(out.After)
+	switch {
+	case dead != nil:
+		named := string(dead.Job)
+		if dead.Name != "" {
+			named += " (" + dead.Name + ")"
+		}
+		says = []string{fmt.Sprintf("It would end at once with %s: %s is %s, and it would run only after that succeeded. Submit it with --after-any, or retry that first (`offpeak retry %s`).", offpeak.EndDependencyFailed, named, dead.State, dead.Job)}
+	case waits > 0:
 		says = append(says, fmt.Sprintf("It would wait for %s to end first.", count(waits, "job")))
 	}
 	out.Summary = strings.Join(says, " ")
-	out.Starts = s.Fits > 0 && len(lacks) == 0 && open(out.After) == 0
+	out.Starts = s.Fits > 0 && len(lack) == 0 && waits == 0 && dead == nil
 	return out, nil
 }
 
-func open(after []offpeak.Awaited) (n int) {
+// open counts the jobs of after that have not ended, and returns one that has ended so
+// that who waits for it can't begin.
+func open(after []offpeak.Awaited) (waits int, dead *offpeak.Awaited) {
 	for i := range after {
-		if !after[i].State.Terminal() {
-			n++
+		switch a := &after[i]; {
+		case !a.State.Terminal():
+			waits++
+		case !a.Any && a.State != offpeak.JobSucceeded && dead == nil:
+			dead = a
 		}
 	}
-	return n
-}
-
-// lacking is what an account lacks for a job that is not submitted, beside a node.
-// It returns ErrQuota where the account may submit no more.
-func (h *Hub) lacking(ctx context.Context, account offpeak.AccountID, spec *offpeak.Spec, nodes []wire.NodeVerdict) (out []wire.Cause, err error) {
-	a, err := h.env.Store.Account(ctx, account)
-	if err != nil {
-		return nil, fmt.Errorf("foretell: %w", err)
-	}
-	if q := a.Quota; q.Queued > 0 || q.Running > 0 {
-		counts, err := h.env.Store.CountJobs(ctx, account)
-		if err != nil {
-			return nil, fmt.Errorf("foretell: %w", err)
-		}
-		all := 0
-		for state, n := range counts {
-			if !state.Terminal() {
-				all += n
-			}
-		}
-		if q.Queued > 0 && all >= q.Queued {
-			return nil, fmt.Errorf("%w: %d jobs have not ended, the account may have %d", offpeak.ErrQuota, all, q.Queued)
-		}
-		if live := counts[offpeak.JobLeased] + counts[offpeak.JobRunning] + counts[offpeak.JobCancelling]; q.Running > 0 && live >= q.Running {
-			out = append(out, wire.Cause{Code: offpeak.FitQuota, Example: offpeak.Reason{Code: offpeak.FitQuota, Want: "another running job", Have: fmt.Sprintf("%d of %d", live, q.Running)}})
-		}
-	}
-	if len(nodes) == 0 || !nodes[0].Fits {
-		return out, nil
-	}
-	need := ledger.Least(h.cfg.Holds.Noticed(spec.Task.Grace.Std()), offpeak.Millis(spec.Limits.Time.Std().Milliseconds()), *nodes[0].Price)
-	if need == 0 {
-		return out, nil
-	}
-	b, err := h.env.Store.Balances(ctx, account)
-	if err != nil {
-		return nil, fmt.Errorf("foretell: %w", err)
-	}
-	if b.Available < need {
-		out = append(out, wire.Cause{Code: offpeak.FitBalance, Example: offpeak.Reason{Code: offpeak.FitBalance, Want: need.String(), Have: b.Available.String()}})
-	}
-	if most := spec.Limits.Budget; most != nil && *most < need {
-		out = append(out, wire.Cause{Code: offpeak.FitBudget, Example: offpeak.Reason{Code: offpeak.FitBudget, Want: need.String(), Have: most.String()}})
-	}
-	return out, nil
+	return waits, dead
 }
 
 // withheld adds what an account lacks to the filters that nodes passed: it keeps the

@@ -47,7 +47,7 @@ func (h *Hub) handOver(r *store.Report) (next attempt, found bool) {
 		h.queue.Freed(r.Node)
 		it, best, _ = h.queue.First(now)
 	})
-	if it == nil || best.Node != r.Node || !h.fleet.Pass(r.Node, r.Lease, lease, best.Resources) {
+	if it == nil || it.Gang() != nil || best.Node != r.Node || !h.fleet.Pass(r.Node, r.Lease, lease, best.Resources) {
 		return attempt{}, false
 	}
 	return h.take(it, best, lease), true

@@ -280,7 +280,10 @@ func New(cfg Config, env Env) *Hub {
 	h.tuning = tuning.New(tuning.Env{
 		Store: env.Store, Log: env.Log, Default: placement.Tuning{Policy: placement.Cheapest, Weights: cfg.Weights}, Apply: h.tune, Wrote: h.wrote,
 	})
-	h.queue = waiting{Queue: queue.New(cfg.Queue, h.fleet, h.trade.Effective), margin: cfg.Offer + slack(cfg.Offer+24*time.Hour), fence: cfg.Fence}
+	h.queue = waiting{
+		Queue: queue.New(cfg.Queue, h.fleet, h.trade.Effective), gangs: make(map[offpeak.GroupID]*gang), unread: make(map[offpeak.GroupID]struct{}),
+		margin: cfg.Offer + slack(cfg.Offer+24*time.Hour), fence: cfg.Fence,
+	}
 	h.queue.SetPolicy(placement.Cheapest)
 	h.money = money.New(money.Env{Store: env.Store, Payments: env.Payments, Posted: h.posted})
 	return h

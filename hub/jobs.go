@@ -23,6 +23,11 @@ func (h *Hub) submit(ctx context.Context, op store.Op, account offpeak.AccountID
 	if err := errors.Join(spec.Validate(), offpeak.ValidateAfter(after)); err != nil {
 		return offpeak.Job{}, err
 	}
+	if retryOf == "" {
+		if err := h.known(ctx, "", &spec.Requirements); err != nil {
+			return offpeak.Job{}, err
+		}
+	}
 	if !op.ID.Valid() {
 		return offpeak.Job{}, &offpeak.FieldError{Field: "operation", Value: string(op.ID), Rule: "is 1 to 64 bytes of A-Z a-z 0-9 _ -"}
 	}

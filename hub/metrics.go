@@ -46,7 +46,7 @@ func newMetrics(h *Hub) *metrics {
 	gauge("queue_depth", "Jobs in the queue in memory.", func() float64 {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return float64(h.queue.Len())
+		return float64(h.queue.size())
 	})
 	gauge("queue_classes_parked", "Kinds of requirements that no node fits now.", func() float64 {
 		h.mu.Lock()

@@ -320,6 +320,9 @@ func (h *Hub) SetInventory(ctx context.Context, node offpeak.NodeID, inv offpeak
 	if err := checkInventory(&inv); err != nil {
 		return err
 	}
+	if err := h.warned(ctx, &inv); err != nil {
+		return fmt.Errorf("set inventory of %s: %w", node, err)
+	}
 	ctx, done := h.settling(ctx)
 	defer done()
 	n, changes, err := h.env.Store.SetInventory(ctx, node, inv)

@@ -37,6 +37,9 @@ func (h *Hub) applyFrom(reporter offpeak.NodeID, changes ...store.Change) {
 		if l := changes[i].Lease; l != nil && changes[i].Begun {
 			h.traded(&store.Paid{Node: l.Node, Devices: l.Resources.Devices, Price: l.Price}, true)
 		}
+		if changes[i].Broken != "" {
+			h.tend()
+		}
 		if paid := changes[i].Paid; paid != nil {
 			h.traded(paid, false)
 		}
@@ -100,10 +103,10 @@ func (h *Hub) applyLocked(c *store.Change, now time.Time) {
 	if c.NodeClosed {
 		h.fleet.SetIntent(c.Node, offpeak.NodeClosed)
 	}
-	switch it := h.queue.Item(c.Job.ID); {
+	switch {
 	case c.Queued != nil:
 		h.queue.add(h.elsewhere(*c.Queued, c.Lease, now), asksText(c.Queued.Requirements), now)
-	case c.Job.State.Terminal() || it != nil && it.Job().Attempt < c.Job.Attempt:
+	case c.Job.State.Terminal() || h.queue.older(c.Job.ID, c.Job.Attempt):
 		// A change that is older than what queued the job again says nothing.
 		h.queue.remove(c.Job.ID)
 	}
@@ -335,13 +338,13 @@ func (h *Hub) readQueue(ctx context.Context) (added int, seen map[offpeak.JobID]
 		}
 		now := h.env.Now()
 		h.mu.Lock()
-		before := h.queue.Len()
+		before := h.queue.size()
 		for i := range batch {
 			if _, left := h.queue.taken[batch[i].Job]; !left {
 				h.queue.add(batch[i], asks[i], now)
 			}
 		}
-		added += h.queue.Len() - before
+		added += h.queue.size() - before
 		h.mu.Unlock()
 		batch = batch[:0]
 	}
@@ -393,7 +396,7 @@ func (h *Hub) audit(ctx context.Context) error {
 		h.metrics.counted(counts)
 		h.countMoney(ctx)
 		h.mu.Lock()
-		have := h.queue.Len()
+		have := h.queue.size()
 		h.mu.Unlock()
 		off := counts[offpeak.JobQueued] - have
 		switch {
@@ -422,10 +425,7 @@ func (h *Hub) audit(ctx context.Context) error {
 // reconcile makes the queue in memory what the store has.
 func (h *Hub) reconcile(ctx context.Context) error {
 	h.mu.Lock()
-	before := make([]offpeak.JobID, 0, h.queue.Len())
-	for it := range h.queue.Items {
-		before = append(before, it.ID())
-	}
+	before := slices.AppendSeq(make([]offpeak.JobID, 0, h.queue.size()), h.queue.jobs)
 	h.mu.Unlock()
 	added, seen, err := h.readQueue(ctx)
 	if err != nil {

@@ -19,6 +19,11 @@ func (h *Hub) SubmitPipeline(ctx context.Context, op store.Op, account offpeak.A
 	if err := p.Validate(); err != nil {
 		return wire.PipelineJobs{}, err
 	}
+	for i := range p.Steps {
+		if err := h.known(ctx, fmt.Sprintf("steps[%d].", i), &p.Steps[i].Requirements); err != nil {
+			return wire.PipelineJobs{}, err
+		}
+	}
 	group, err := h.newID("pipe")
 	if err != nil {
 		return wire.PipelineJobs{}, err

@@ -23,6 +23,11 @@ type waiting struct {
 	margin time.Duration
 	// fence is for how long a job is kept off a node where one attempt of it failed.
 	fence time.Duration
+	// gangs are those of which members are queued: see gather. unread are those of which
+	// the store is to say whether they are whole; news counts what was heard of any.
+	gangs  map[offpeak.GroupID]*gang
+	unread map[offpeak.GroupID]struct{}
+	news   int
 }
 
 // asksText is the canonical text of requirements: fields in order, map keys sorted.
@@ -49,8 +54,12 @@ func queued(j *offpeak.Job) store.Queued {
 
 // add queues a job. One that is there with the same or a newer attempt stays as it
 // is.
-func (w *waiting) add(in store.Queued, asks string, now time.Time) *queue.Item {
-	return w.Add(w.job(in, asks), now)
+func (w *waiting) add(in store.Queued, asks string, now time.Time) {
+	if in.Gang != "" {
+		w.gather(in, asks)
+		return
+	}
+	w.Add(w.job(in, asks), now)
 }
 
 func (w *waiting) job(in store.Queued, asks string) queue.Job {
@@ -72,6 +81,9 @@ func (w *waiting) job(in store.Queued, asks string) queue.Job {
 func (w *waiting) remove(job offpeak.JobID) {
 	if w.taken != nil {
 		w.taken[job] = struct{}{}
+	}
+	if w.leaves(job) {
+		return
 	}
 	w.Remove(job)
 }

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,14 +24,18 @@ func newSurvey(job placement.Job, fleet *placement.Snapshot) *survey {
 	return &survey{Explanation: fleet.Explain(job, explainNodes), job: job, fleet: fleet}
 }
 
-// tell puts a survey into an explanation for somebody of an account, "" for an admin.
-func (h *Hub) tell(s *survey, spec *offpeak.Spec, account offpeak.AccountID, out *wire.Explanation) {
+// tell puts a survey, and what a job lacks beside a node, into an explanation for
+// somebody of an account, "" for an admin.
+func (h *Hub) tell(ctx context.Context, s *survey, spec *offpeak.Spec, account offpeak.AccountID, own *purse, lack []lacking, out *wire.Explanation) error {
 	out.Fits, out.Could = s.Fits, s.Could
 	if s.Asleep {
 		out.Asleep = s.fleet.Weights().Baseline
 	}
-	if s.Fits == 0 {
-		h.foresee(s, spec, out)
+	beside := causes(lack)
+	if s.Fits == 0 || len(lack) > 0 {
+		if err := h.foresee(ctx, s, spec, own, len(lack) == 0 || lack[0].Code != "turn", out); err != nil {
+			return err
+		}
 	}
 	for _, f := range s.Filters {
 		out.Filters = append(out.Filters, wire.Filter(f))
@@ -38,6 +43,8 @@ func (h *Hub) tell(s *survey, spec *offpeak.Spec, account offpeak.AccountID, out
 	for _, c := range s.Causes {
 		out.Causes = append(out.Causes, wire.Cause{Code: c.Code, Nodes: c.Nodes, All: c.All, Example: c.Nearest})
 	}
+	out.Causes = append(out.Causes, beside...)
+	out.Filters = withheld(out.Filters, s.fleet.Len(), beside)
 	for _, v := range s.Nodes {
 		o := v.Offer
 		n := wire.NodeVerdict{Node: v.Node, Name: v.Name, Fits: v.Reason.OK(), Reason: v.Reason, Score: v.Score, Parts: v.Parts, Shares: v.Shares}
@@ -58,6 +65,7 @@ func (h *Hub) tell(s *survey, spec *offpeak.Spec, account offpeak.AccountID, out
 	if s.Won != nil && len(out.Nodes) > 0 {
 		out.Won = &wire.Won{Over: s.Won.Over, By: s.Won.By, Part: s.Won.Part, Sentence: why(s.Won, out.Nodes)}
 	}
+	return nil
 }
 
 // why says in words why the first of nodes comes first.
@@ -83,9 +91,22 @@ func why(w *placement.Won, nodes []wire.NodeVerdict) string {
 	return "It is as good as the next one: between the two the job's id decides."
 }
 
-// foresee finds all causes and the nearest changes.
-func (h *Hub) foresee(s *survey, spec *offpeak.Spec, out *wire.Explanation) {
-	look := s.fleet.Nearest(s.job)
+// foreseenAsks is how many nodes that ask nothing now are looked at for when they will.
+const foreseenAsks = 64
+
+// foresee finds all causes and, where a change may help, the nearest ones.
+func (h *Hub) foresee(ctx context.Context, s *survey, spec *offpeak.Spec, own *purse, helps bool, out *wire.Explanation) error {
+	asks, err := h.trade.Upcoming(ctx, s.fleet.Unasked(foreseenAsks)...)
+	if err != nil {
+		return err
+	}
+	for id, next := range asks {
+		s.fleet.Will(id, next.At, next.Ask)
+	}
+	look := s.fleet.Nearest(s.job, &own.Means)
+	if !helps {
+		look.Changes = nil
+	}
 	if look.Seen < s.fleet.Len() {
 		out.Seen = look.Seen
 	}
@@ -103,6 +124,7 @@ func (h *Hub) foresee(s *survey, spec *offpeak.Spec, out *wire.Explanation) {
 			out.Nearest = append(out.Nearest, n)
 		}
 	}
+	return nil
 }
 
 // nearest puts a change into the words of who submitted the job. ok is false where
@@ -112,6 +134,9 @@ func (h *Hub) nearest(s *survey, c *placement.Change, spec *offpeak.Spec, now ti
 	changed.Requirements = c.Requirements
 	r := &changed.Requirements
 	r.MaxPrice = spec.Requirements.MaxPrice
+	if c.Budget > 0 {
+		changed.Limits.Budget = &c.Budget
+	}
 	n = wire.Nearest{Nodes: c.Nodes, At: c.At}
 	var words []string
 	for _, p := range c.Parts {
@@ -166,11 +191,17 @@ func less(by offpeak.Bytes) string {
 // changedTo puts one part of a change into words.
 func changedTo(p *wire.NearestPart, more string, at *time.Time, first string, now time.Time) string {
 	switch {
+	case p.Code == offpeak.FitQuota && p.Flag == "":
+		return "once another job of its account ends"
+	case p.Code == offpeak.FitBalance && p.Flag == "":
+		return fmt.Sprintf("with %s credits available instead of %s", p.To, p.From)
 	case p.Flag == "":
 		what := "once its owner's hours open"
 		switch p.Code {
 		case offpeak.FitQuarantined:
 			what = "once a node's quarantine ends"
+		case offpeak.FitNoAsk:
+			what = "once its owner's ask is in force"
 		case offpeak.FitFence:
 			what = "once the fence on " + first + " ends"
 		}

@@ -238,7 +238,7 @@ func (a *ask) gap(o *offpeak.Offer, code offpeak.FitCode) float64 {
 		return 1 - ratio(int64(o.Free.Memory), int64(r.Memory))
 	case offpeak.FitBusyDisk:
 		return 1 - ratio(int64(o.Free.Disk), int64(r.Disk))
-	case offpeak.FitWindow, offpeak.FitQuarantined:
+	case offpeak.FitWindow, offpeak.FitQuarantined, offpeak.FitNoAsk:
 		// Sooner is nearer; any is nearer than nobody knows.
 		if o.Opens != nil {
 			return soon(*o.Opens)

@@ -16,8 +16,10 @@ type lever struct {
 	// lifts are the filters that it may lift, the one that it is named by first.
 	lifts []offpeak.FitCode
 	flag  string
-	// time says that it is none of the job's: waiting does it.
-	time bool
+	// grace is what it takes to be otherwise, where it changes none of what the job
+	// asks of a node; money is how much of that there is and must be.
+	grace grace
+	money func(g grace) (from, to offpeak.MicroCredits)
 	// drop asks for none of it.
 	drop func(r *offpeak.Requirements)
 	// values are requirements with less of it, for a node, those nearest to what is
@@ -49,8 +51,8 @@ func levers(r *offpeak.Requirements) (out []lever) {
 		}
 		out = append(out, l)
 	}
-	for _, code := range []offpeak.FitCode{offpeak.FitWindow, offpeak.FitQuarantined, offpeak.FitFence} {
-		add(true, lever{lifts: []offpeak.FitCode{code}, time: true, drop: func(*offpeak.Requirements) {}, take: func(_, _ *offpeak.Requirements) {}})
+	for _, code := range []offpeak.FitCode{offpeak.FitWindow, offpeak.FitQuarantined, offpeak.FitFence, offpeak.FitNoAsk} {
+		add(true, lever{lifts: []offpeak.FitCode{code}, grace: grace{later: true}, drop: func(*offpeak.Requirements) {}, take: func(_, _ *offpeak.Requirements) {}})
 	}
 	add(r.MaxPrice != nil, priceLever())
 	for _, l := range gpuLevers(r) {
@@ -268,7 +270,7 @@ func gpuLevers(r *offpeak.Requirements) (out []lever) {
 		}
 		out = append(out, lever{
 			// The price is that of all together.
-			lifts: append(devicesLift(offpeak.FitGPU), offpeak.FitPrice), flag: gpusFlag,
+			lifts: append(devicesLift(offpeak.FitGPU), offpeak.FitPrice, offpeak.FitQuota, offpeak.FitBudget, offpeak.FitBalance), flag: gpusFlag,
 			drop: func(r *offpeak.Requirements) { fewer(r, 1) },
 			values: func(r *offpeak.Requirements, o *offpeak.Offer) (list []offpeak.Requirements) {
 				for n := min(len(r.GPUs)-1, len(o.FreeDevices)); n >= 1; n-- {

@@ -37,6 +37,10 @@ type Change struct {
 	// that does first.
 	At    *time.Time
 	First offpeak.NodeID
+	// Waits says that it has to wait for At or for another job of its account.
+	Waits bool
+	// Budget and Balance are what must be there to be held, where that is a part.
+	Budget, Balance offpeak.MicroCredits
 	// Gap says how far it is from what was asked for, for the order.
 	Gap float64
 }
@@ -45,8 +49,8 @@ type Change struct {
 type Part struct {
 	// What is the code of a filter that it lifts.
 	What offpeak.FitCode
-	// Flag asks for it, "" for what only time brings. From is what it says now; To is
-	// what it would have to say, "" for nothing at all.
+	// Flag asks for it, "" for what only time or money brings. From is what it says now;
+	// To is what it would have to say, "" for nothing at all.
 	Flag, From, To string
 }
 
@@ -62,6 +66,7 @@ type trial struct{ nodes []*sight }
 // outlook is the work of Nearest.
 type outlook struct {
 	job    Job
+	means  *Means
 	levers []lever
 	// lifts are the levers by the codes that they may lift.
 	lifts map[offpeak.FitCode][]int
@@ -75,11 +80,12 @@ const none = -1
 // Nearest looks at nodes, MaxSights at most, for all that keeps a job from them, and for the smallest
 // changes of what it asks for that would let it start. It tries one change at a
 // time, and two, so its cost is that of a few questions a node. Every change that
-// it returns was put to the predicate.
-func (s *Snapshot) Nearest(job Job) Outlook {
+// it returns was put to the predicate, and to the means: what the job would then wait
+// for of its account is a part of the change.
+func (s *Snapshot) Nearest(job Job, means *Means) Outlook {
 	nodes := s.nodes[:min(len(s.nodes), MaxSights)]
 	out := Outlook{Seen: len(nodes), Causes: allCauses(job, nodes)}
-	w := outlook{job: job, levers: levers(job.Requirements), lifts: make(map[offpeak.FitCode][]int), loose: make(map[[2]int]*offpeak.Requirements)}
+	w := outlook{job: job, means: means, levers: append(levers(job.Requirements), means.levers()...), lifts: make(map[offpeak.FitCode][]int), loose: make(map[[2]int]*offpeak.Requirements)}
 	for i, l := range w.levers {
 		for _, code := range l.lifts {
 			if !slices.Contains(w.lifts[code], i) {
@@ -96,7 +102,7 @@ func (s *Snapshot) Nearest(job Job) Outlook {
 		if t := single[[2]int{i, none}]; t != nil {
 			for _, c := range w.steps(i, t.nodes) {
 				out.Changes = append(out.Changes, c)
-				now = now || c.At == nil
+				now = now || !c.Waits
 			}
 		}
 	}
@@ -174,22 +180,23 @@ func (w *outlook) without(i, k int) *offpeak.Requirements {
 	return r
 }
 
-// refused puts requirements to a node, as it will be where one lever is time: then it
-// has opened, and the job's fence there has ended.
-func (w *outlook) refused(r *offpeak.Requirements, s *sight, later bool) offpeak.FitCode {
-	if later && !s.offer.Ready && s.offer.Opens != nil {
-		o := s.offer
-		o.Why = s.later
-		o.Ready = o.Why == offpeak.FitOK
-		return r.Refused(w.job.Account, w.job.Driver, &o)
+// refused puts requirements to a node, and to the means, as they will be with some grace:
+// later it has opened, and the job's fence there has ended.
+func (w *outlook) refused(r *offpeak.Requirements, s *sight, g grace) offpeak.FitCode {
+	o := &s.offer
+	if g.later && !o.Ready && o.Opens != nil {
+		open := *o
+		open.Why = s.later
+		open.Ready = open.Why == offpeak.FitOK
+		o = &open
 	}
-	code := r.Refused(w.job.Account, w.job.Driver, &s.offer)
-	if code == offpeak.FitOK && !later {
-		if _, fenced := w.job.Fenced(s.offer.Node); fenced {
-			return offpeak.FitFence
-		}
+	if code := r.Refused(w.job.Account, w.job.Driver, o); code != offpeak.FitOK {
+		return code
 	}
-	return code
+	if _, fenced := w.job.Fenced(o.Node); fenced && !g.later {
+		return offpeak.FitFence
+	}
+	return w.means.refused(r, o, g)
 }
 
 // when is the moment at which a node is as refused says of later: nil where it is so
@@ -209,14 +216,14 @@ func (w *outlook) when(s *sight) *time.Time {
 
 // try finds which lever opens a node, and if none does which two.
 func (w *outlook) try(s *sight, single, pairs map[[2]int]*trial) {
-	code := w.refused(w.job.Requirements, s, false)
+	code := w.refused(w.job.Requirements, s, grace{})
 	if code == offpeak.FitOK {
 		return
 	}
 	alone := false
 	var found [][2]int
 	for _, i := range w.lifts[code] {
-		next := w.refused(w.without(i, none), s, w.levers[i].time)
+		next := w.refused(w.without(i, none), s, w.levers[i].grace)
 		if next == offpeak.FitOK {
 			alone = true
 			note(single, [2]int{i, none}, s)
@@ -227,7 +234,7 @@ func (w *outlook) try(s *sight, single, pairs map[[2]int]*trial) {
 			if k == i || slices.Contains(found, pair) {
 				continue
 			}
-			if w.refused(w.without(i, k), s, w.levers[i].time || w.levers[k].time) == offpeak.FitOK {
+			if w.refused(w.without(i, k), s, w.levers[i].grace.and(w.levers[k].grace)) == offpeak.FitOK {
 				found = append(found, pair)
 			}
 		}
@@ -250,10 +257,11 @@ func note(to map[[2]int]*trial, key [2]int, s *sight) {
 
 // step is what one node needs.
 type step struct {
-	r    offpeak.Requirements
-	at   *time.Time
-	gap  float64
-	node offpeak.NodeID
+	r     offpeak.Requirements
+	at    *time.Time
+	node  offpeak.NodeID
+	grace grace
+	gap   float64
 }
 
 // steps are the smallest change of one lever that opens a node, and the smallest
@@ -262,7 +270,7 @@ func (w *outlook) steps(i int, nodes []*sight) (out []Change) {
 	l := &w.levers[i]
 	var all []step
 	for _, s := range nodes {
-		if t, ok := w.least(w.job.Requirements, s, i, false); ok {
+		if t, ok := w.least(w.job.Requirements, s, i, grace{}); ok {
 			all = append(all, t)
 		}
 	}
@@ -296,14 +304,14 @@ func (w *outlook) both(i, k int, nodes, all []*sight) (Change, bool) {
 	}
 	for _, s := range nodes {
 		// Each with the other all the way, then both as far as they must.
-		later := w.levers[i].time || w.levers[k].time
-		x, ok := w.least(w.without(k, none), s, i, later)
+		g := w.levers[i].grace.and(w.levers[k].grace)
+		x, ok := w.least(w.without(k, none), s, i, g)
 		if !ok {
 			continue
 		}
 		kept := *w.job.Requirements
 		w.levers[i].take(&kept, &x.r)
-		y, ok := w.least(&kept, s, k, later)
+		y, ok := w.least(&kept, s, k, g)
 		if !ok {
 			continue
 		}
@@ -321,20 +329,32 @@ func (w *outlook) both(i, k int, nodes, all []*sight) (Change, bool) {
 	return w.change(best, all, &w.levers[i], &w.levers[k]), true
 }
 
-// least is the smallest change of one lever after which requirements fit a node.
-func (w *outlook) least(from *offpeak.Requirements, s *sight, i int, later bool) (step, bool) {
+// least is the smallest change of one lever after which requirements fit a node, with
+// the grace that another gives.
+func (w *outlook) least(from *offpeak.Requirements, s *sight, i int, g grace) (step, bool) {
 	l := &w.levers[i]
-	t := step{gap: 1, node: s.offer.Node}
-	if l.time || later {
+	t := step{gap: 1, node: s.offer.Node, grace: g.and(l.grace)}
+	if t.grace.later {
 		t.at = w.when(s)
 	}
-	if l.time {
-		t.r = *from
-		return t, t.at != nil && w.refused(from, s, true) == offpeak.FitOK
+	if l.grace != (grace{}) {
+		if l.grace.later && t.at == nil {
+			return t, false
+		}
+		if t.r = *from; w.refused(from, s, t.grace) != offpeak.FitOK {
+			return t, false
+		}
+		t.grace = w.means.settled(t.grace, from, &s.offer)
+		if l.money != nil {
+			have, need := l.money(t.grace)
+			t.gap = 1 - ratio(int64(have), int64(need))
+		}
+		return t, true
 	}
 	for _, r := range l.values(from, &s.offer) {
-		if w.refused(&r, s, later) == offpeak.FitOK {
+		if w.refused(&r, s, t.grace) == offpeak.FitOK {
 			t.r, t.gap = r, l.gap(w.job.Requirements, &r)
+			t.grace = w.means.settled(t.grace, &r, &s.offer)
 			return t, true
 		}
 	}
@@ -343,20 +363,25 @@ func (w *outlook) least(from *offpeak.Requirements, s *sight, i int, later bool)
 
 // change counts the nodes that a step opens, by the predicate.
 func (w *outlook) change(t step, nodes []*sight, of ...*lever) Change {
-	c := Change{Requirements: t.r, At: t.at, Gap: t.gap}
+	g := t.grace
+	c := Change{Requirements: t.r, At: t.at, Waits: t.at != nil || g.quota, Budget: g.budget, Balance: g.balance, Gap: t.gap}
 	if t.at != nil {
 		c.First = t.node
 	}
 	for _, s := range nodes {
 		at := w.when(s)
 		open := t.at == nil || at != nil && !at.After(*t.at) || at == nil && s.offer.Ready
-		if open && w.refused(&t.r, s, t.at != nil) == offpeak.FitOK {
+		if open && w.refused(&t.r, s, g) == offpeak.FitOK {
 			c.Nodes++
 		}
 	}
 	for _, l := range of {
 		p := Part{What: l.lifts[0], Flag: l.flag}
-		if !l.time {
+		switch {
+		case l.money != nil:
+			from, to := l.money(g)
+			p.From, p.To = from.String(), to.String()
+		case l.text != nil:
 			p.From, p.To = l.text(w.job.Requirements), l.text(&t.r)
 		}
 		c.Parts = append(c.Parts, p)

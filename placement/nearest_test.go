@@ -175,7 +175,7 @@ func TestNearestIsVerified(t *testing.T) {
 		if e.Fits > 0 {
 			t.Skip("it starts")
 		}
-		look := f.Snapshot().Nearest(j)
+		look := f.Snapshot().Nearest(j, nil)
 		if now := fmt.Sprintf("%+v", *j.Requirements); now != was {
 			t.Fatalf("the job was changed: %s, now %s", was, now)
 		}
@@ -338,7 +338,7 @@ func TestCausesAloneAndInPairs(t *testing.T) {
 	}
 	for i, c := range causes {
 		f, j := world(i)
-		look := f.Snapshot().Nearest(j)
+		look := f.Snapshot().Nearest(j, nil)
 		if got := reasons(f, j); len(got) != 1 || got[0] != c.code || len(look.Causes) != 1 || look.Causes[0].All != 1 {
 			t.Errorf("%s is explained as %v, %+v", c.code, got, look.Causes)
 		}
@@ -368,7 +368,7 @@ func TestCausesAloneAndInPairs(t *testing.T) {
 			if len(got) != 2 || !slices.Contains(got, c.code) || !slices.Contains(got, d.code) {
 				t.Errorf("%s are explained as %v", name, got)
 			}
-			look := f.Snapshot().Nearest(j)
+			look := f.Snapshot().Nearest(j, nil)
 			if len(look.Causes) != 2 {
 				t.Errorf("%s are the causes %+v", name, look.Causes)
 			}
@@ -461,7 +461,7 @@ func BenchmarkNearest(b *testing.B) {
 	b.Run("nearest", func(b *testing.B) {
 		s := w.fleet.Snapshot()
 		for b.Loop() {
-			s.Nearest(j)
+			s.Nearest(j, nil)
 		}
 	})
 }

@@ -91,6 +91,12 @@ func (f *Fleet) Rank(job Job) []Candidate {
 	return out
 }
 
+// Fits counts the nodes that fit now, up to a limit: through the index.
+func (f *Fleet) Fits(job Job, limit int) int {
+	a := f.newAsk(job)
+	return f.count(&a, limit)
+}
+
 // order sorts all the nodes that fit a job, the best first.
 func (f *Fleet) order(a *ask, all []found) {
 	if len(all) == 0 {

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"slices"
+	"time"
 
 	"offpeak"
 )
@@ -47,6 +48,29 @@ func (f *Fleet) own(n *node) {
 	if n.owned != f.snapshots {
 		mine := *n.sight
 		n.sight, n.owned = &mine, f.snapshots
+	}
+}
+
+// Unasked are the nodes whose owners ask nothing now and which take work otherwise, at
+// most so many.
+func (s *Snapshot) Unasked(most int) (ids []offpeak.NodeID) {
+	for _, n := range s.nodes {
+		if n.offer.Why == offpeak.FitNoAsk && len(ids) < most {
+			ids = append(ids, n.offer.Node)
+		}
+	}
+	return ids
+}
+
+// Will notes when a node's owner asks something again, and what. Its fleet stays as it
+// is.
+func (s *Snapshot) Will(id offpeak.NodeID, at time.Time, ask offpeak.Ask) {
+	for i, n := range s.nodes {
+		if n.offer.Node == id && n.offer.Why == offpeak.FitNoAsk {
+			mine := *n
+			mine.offer.Opens, mine.offer.Ask, mine.later = &at, ask, offpeak.FitOK
+			s.nodes[i] = &mine
+		}
 	}
 }
 

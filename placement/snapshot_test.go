@@ -14,7 +14,7 @@ import (
 
 // toldOf is all that a snapshot says of a job.
 func toldOf(s *placement.Snapshot, j placement.Job) string {
-	e, look := s.Explain(j, 50), s.Nearest(j)
+	e, look := s.Explain(j, 50), s.Nearest(j, nil)
 	text := fmt.Sprintf("%d of %d, %d, %d; %+v; %+v; %+v; %t", e.Fits, s.Len(), e.Could, e.Idle, e.Causes, e.Filters, e.Won, e.Asleep)
 	for _, v := range e.Nodes {
 		o := *v.Offer
@@ -60,7 +60,7 @@ func TestCountsAreBruteForce(t *testing.T) {
 		want, could, idle := make(map[offpeak.FitCode]int), 0, 0
 		reasons := make(map[offpeak.NodeID]offpeak.Reason)
 		for o := range s.Offers {
-			why := j.Requirements.Fit(j.Account, j.Driver, *o)
+			why := j.Fit(o)
 			reasons[o.Node] = why
 			if want[why.Code]++; !why.Lasting() {
 				could++

@@ -3,6 +3,7 @@ package placement
 import (
 	"math"
 	"strconv"
+	"strings"
 
 	"offpeak"
 )
@@ -52,6 +53,16 @@ func DefaultWeights() Weights {
 // Validate returns a *offpeak.FieldError for a weight that is negative, no number
 // or too large, and where another part weighs as much as VRAM.
 func (w Weights) Validate() error {
+	var heavy []string
+	for _, p := range w.list() {
+		if p.name != "vram" && p.weight >= w.VRAM && p.weight <= maxWeight {
+			heavy = append(heavy, p.name)
+		}
+	}
+	// Where several are, it is that one that was set too low.
+	if len(heavy) > 1 && w.VRAM >= 0 {
+		return &offpeak.FieldError{Field: "weights.vram", Value: strconv.FormatFloat(w.VRAM, 'g', -1, 64), Rule: "is the heaviest, and not above " + strings.Join(heavy, ", ")}
+	}
 	for _, p := range w.list() {
 		field := "weights." + p.name
 		value := strconv.FormatFloat(p.weight, 'g', -1, 64)

@@ -28,8 +28,16 @@ type Groups interface {
 	// CancelMembers does what Cancel does to at most limit members of a cancelled
 	// group. It does nothing to another group. left says that some remain.
 	CancelMembers(ctx context.Context, id offpeak.GroupID, limit int) (changes []Change, left bool, err error)
-	// UnfinishedGroups lists groups that FillGroup or CancelMembers has still to work
-	// on, the oldest first, at most limit.
+	// MendGang does what is left to do where members of a gang ended or were queued again:
+	// leases that still hold a node are asked to go, as gang_broken, offers end at once;
+	// where a member failed or was cancelled all others end as gang_failed. It may be
+	// called at any time by any number of hubs. more says that it is to be called again.
+	MendGang(ctx context.Context, id offpeak.GroupID) (changes []Change, more bool, err error)
+	// Gangs returns gangs as they stand, all at one moment; those that are not there, or
+	// have no queued member, are left out.
+	Gangs(ctx context.Context, ids []offpeak.GroupID) (map[offpeak.GroupID]Gang, error)
+	// UnfinishedGroups lists groups that FillGroup, CancelMembers or MendGang has still to
+	// work on, the oldest first, at most limit.
 	UnfinishedGroups(ctx context.Context, limit int) ([]UnfinishedGroup, error)
 	// Group returns one group.
 	Group(ctx context.Context, account offpeak.AccountID, id offpeak.GroupID) (offpeak.Group, error)
@@ -77,7 +85,16 @@ type UnfinishedGroup struct {
 	ID offpeak.GroupID
 	// Fill says that members are to be written, Cancel that members are to be
 	// cancelled.
-	Fill, Cancel bool
+	// Mend says that it is a gang of which a lease ended.
+	Fill, Cancel, Mend bool
+}
+
+// Gang is what matching needs of a gang.
+type Gang struct {
+	// Queued are its queued members, by their indexes.
+	Queued []Queued
+	// Whole says that these are all that have not ended, so that they may be claimed.
+	Whole bool
 }
 
 // GroupFilter restricts a list of groups. Zero fields restrict nothing.

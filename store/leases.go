@@ -11,8 +11,9 @@ import (
 
 // Leases is the life of a lease.
 type Leases interface {
-	// Claim writes leases, many in one transaction. Each claim stands alone: a
-	// claim that lost a race has Err set to ErrConflict and the others hold.
+	// Claim writes leases, many in one transaction. Each claim stands alone, and so does
+	// each gang: one that lost a race has Err set to ErrConflict and the others hold.
+	// Claims of one gang stand together in the list.
 	// One claim re-checks that the job is queued with Attempt−1 as its newest
 	// attempt and its NotBefore is past, that the node is online, open and
 	// available, and that it has the resources free, by a guarded update under a
@@ -126,6 +127,10 @@ type Claim struct {
 	Taken offpeak.Incarnation
 	// Placement is kept with the event, so that the choice can be replayed.
 	Placement json.RawMessage
+	// Gang is that of which the job is a member. Claims that name the same gang are made
+	// all or none, and are lost unless they are for all members that have not ended, each
+	// on a node of its own.
+	Gang offpeak.GroupID
 }
 
 // Claimed is what became of a claim.

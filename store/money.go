@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"iter"
+	"time"
 
 	"offpeak"
 	"offpeak/ledger"
@@ -37,6 +38,9 @@ type Money interface {
 	// order: for an account those that it paid or was paid by. ErrNotFound: the job is
 	// not the account's, and it ran on no node of the account's either.
 	Receipts(ctx context.Context, account offpeak.AccountID, job offpeak.JobID) ([]ledger.Receipt, error)
+	// Earned sums what a node earned by the jobs of others than its owner that were
+	// settled since each of the moments; zero is since ever.
+	Earned(ctx context.Context, node offpeak.NodeID, since ...time.Time) ([]offpeak.MicroCredits, error)
 	// Statement walks over the transactions that changed an account's balances, the
 	// oldest first.
 	Statement(ctx context.Context, account offpeak.AccountID) iter.Seq2[ledger.Transaction, error]

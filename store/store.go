@@ -171,6 +171,9 @@ type Queued struct {
 	// leases at once; "" where there is no such limit.
 	Group  offpeak.GroupID
 	AtOnce int
+	// Gang is the gang that it is a member of, "" of all others: it is claimed with
+	// all of those that have not ended.
+	Gang offpeak.GroupID
 }
 
 // Change is what a verb did to one job: what a hub needs to keep its picture
@@ -197,6 +200,9 @@ type Change struct {
 	Paid *Paid `json:"-"`
 	// Then is what became of Report.Then; nil where it was not tried.
 	Then *Claimed `json:"-"`
+	// Broken is the gang of which this ended or queued a member, so that the others have
+	// to leave their nodes: MendGang sees to that.
+	Broken offpeak.GroupID `json:"-"`
 	// Freed is what this end meant for jobs that wait; nil where it is no end that
 	// any waits for.
 	Freed *Freed `json:"-"`

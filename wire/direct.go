@@ -180,6 +180,13 @@ func (d *Direct) SetReadings(ctx context.Context, readings []offpeak.Reading) er
 	return d.Do(ctx, http.MethodPut, "/node/readings", "", Readings{Readings: readings}, nil)
 }
 
+// Earned asks what the node that holds the session brought its owner; today is when
+// the owner's day began.
+func (d *Direct) Earned(ctx context.Context, today time.Time) (out Earnings, err error) {
+	err = d.Do(ctx, http.MethodGet, "/node/earnings?"+url.Values{"today": {today.UTC().Format(time.RFC3339)}}.Encode(), "", nil, &out)
+	return out, err
+}
+
 // Leave removes the node that holds the session.
 func (d *Direct) Leave(ctx context.Context) error {
 	return d.Do(ctx, http.MethodPost, "/node/leave", "", nil, nil)

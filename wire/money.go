@@ -35,6 +35,16 @@ type NewReturn struct {
 	External string `json:"external" doc:"the payout's reference"`
 }
 
+// Earnings is what a node brought its owner by the jobs of others, less the
+// operator's fee: GET /v1/node/earnings. What still runs is not settled yet.
+type Earnings struct {
+	Today offpeak.MicroCredits `json:"today" doc:"since today began"`
+	Week  offpeak.MicroCredits `json:"week" doc:"in the last seven days"`
+	Total offpeak.MicroCredits `json:"total"`
+	// At is when it was summed, by the hub's clock.
+	At time.Time `json:"at"`
+}
+
 // Posted says what became of deposits or payouts.
 type Posted struct {
 	// Transactions are their ids in the ledger, in the order of the request; at most the first 1000.

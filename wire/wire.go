@@ -295,8 +295,8 @@ type Explanation struct {
 	// Causes counts, for each filter, the nodes that failed it first, the most nodes
 	// first; then those that nodes fail only behind another.
 	Causes []Cause `json:"causes,omitempty"`
-	// Nearest are the smallest changes that would let it start, while no node fits.
-	Nearest []Nearest `json:"nearest,omitempty" doc:"the smallest changes that would let it start, nearest first, while no node fits; each was put to the filters"`
+	// Nearest are the smallest changes that would let it start, while it would wait.
+	Nearest []Nearest `json:"nearest,omitempty" doc:"the smallest changes that would let it start, nearest first, while it would wait; each was put to the filters, and to its account's quota and money"`
 	// Seen is how many nodes were looked at for Nearest and for causes behind the
 	// first, where those are not all.
 	Seen int `json:"seen,omitempty" doc:"how many nodes were looked at for nearest and for all of causes; absent where that were all nodes"`
@@ -317,6 +317,8 @@ type Explanation struct {
 	Ahead int `json:"ahead"`
 	// Withheld is what the job waits for beside a node.
 	Withheld []Withheld `json:"withheld,omitempty" doc:"what of its account's, or its own, it waits for beside a node"`
+	// Gang is set of a member of a gang.
+	Gang *Gang `json:"gang,omitempty" doc:"of a member of a gang: how many nodes it needs at once, of which fits counts those that there are"`
 	// Share is what its account used and holds; absent where use does not count.
 	Share *Share `json:"share,omitempty" doc:"what its account used lately and holds, which the order of the queue follows"`
 	// Reserved is the node that is kept for the job.
@@ -345,6 +347,14 @@ type Share struct {
 type Reservation struct {
 	Node offpeak.NodeID `json:"node"`
 	At   time.Time      `json:"at" doc:"when what runs there has reached its time limits"`
+	// Nodes counts those that are kept for a gang, of which Node is one.
+	Nodes int `json:"nodes,omitempty" doc:"how many nodes are kept for a gang, of which this is one"`
+}
+
+// Gang is what a gang that waits needs.
+type Gang struct {
+	Needs  int `json:"needs" doc:"nodes that it needs at once: one for each member that has not ended"`
+	Queued int `json:"queued" doc:"members that are queued: it starts when all that have not ended are"`
 }
 
 // Cause counts nodes by the first filter they failed.
@@ -352,7 +362,7 @@ type Cause struct {
 	Code  offpeak.FitCode `json:"code"`
 	Nodes int             `json:"nodes" doc:"nodes that fail it first"`
 	// All counts those that fail it at all, also behind another filter.
-	All int `json:"all,omitempty" doc:"nodes that fail it at all, also behind another filter; absent where some node fits"`
+	All int `json:"all,omitempty" doc:"nodes that fail it at all, also behind another filter; absent where nothing keeps the job waiting"`
 	// Example is the nearest node's shortfall.
 	Example offpeak.Reason `json:"example"`
 }
@@ -377,7 +387,7 @@ type Nearest struct {
 // NearestPart is one thing that changes.
 type NearestPart struct {
 	Code offpeak.FitCode `json:"code" doc:"a filter that it lifts"`
-	Flag string          `json:"flag,omitempty" doc:"the flag of the command line that asks for it; absent for what only time brings"`
+	Flag string          `json:"flag,omitempty" doc:"the flag of the command line that asks for it; absent for what only time, or money, brings"`
 	From string          `json:"from,omitempty" doc:"what it says"`
 	To   string          `json:"to,omitempty" doc:"what it would have to say; absent: nothing"`
 }

@@ -331,6 +331,12 @@ func (f Folder) Orders() (o Orders) {
 	return o
 }
 
+// SaveEnded writes down which jobs ended, for people; a crash may lose it.
+func (f Folder) SaveEnded(list any) error { return f.write("ended.json", list, false) }
+
+// Ended reads what SaveEnded wrote.
+func (f Folder) Ended(list any) error { return f.read("ended.json", list, func() bool { return true }) }
+
 // SavePolicy writes down the owner's rules.
 func (f Folder) SavePolicy(p any) error { return f.write("policy.json", p, true) }
 

@@ -203,6 +203,17 @@ func TestMoneyIsOnesOwn(t *testing.T) {
 			t.Errorf("%s: receipt %+v, %v", who, r, err)
 		}
 	}
+	// A node is told what it brought itself; the charge of a job that was cancelled before
+	// it began is nothing. Its owner's tokens have their statement instead.
+	if e, err := node.Earned(ctx, time.Now()); err != nil || e.Total != 0 || e.At.IsZero() {
+		t.Errorf("the node earned %+v, %v", e, err)
+	}
+	if _, err := owners[offpeak.RoleOwner].Earned(ctx, time.Now()); !errors.Is(err, offpeak.ErrForbidden) {
+		t.Errorf("an owner's token asks as a node: %v", err)
+	}
+	if status, p := g.raw("GET", "/v1/node/earnings?today=now", node.Token, nil, nil); status != 422 {
+		t.Errorf("a day that is none: %d %+v", status, p)
+	}
 	if r, err := strangers[offpeak.RoleViewer].Receipt(ctx, j.ID); !errors.Is(err, offpeak.ErrNotFound) {
 		t.Errorf("a stranger's receipt: %+v, %v", r, err)
 	}

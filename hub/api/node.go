@@ -58,6 +58,15 @@ func (a *api) setReadings(ctx context.Context, c *caller, _ *none) error {
 	return a.hub.SetReadings(ctx, c.token.Node, in.Readings)
 }
 
+type earningsQuery struct {
+	Today time.Time `query:"today" doc:"when the owner's day began; absent: the day in UTC"`
+}
+
+// earned tells a node what it brought, and of no other.
+func (a *api) earned(ctx context.Context, c *caller, in *earningsQuery) (wire.Earnings, error) {
+	return a.hub.Money().Earned(ctx, c.token.Node, in.Today)
+}
+
 // leave needs no operation id from the agent: a node leaves once.
 func (a *api) leave(ctx context.Context, c *caller, _ *none) error {
 	node := c.token.Node

@@ -165,6 +165,7 @@ func (a *api) routes() []route {
 		{method: post, path: "/v1/node/reports", roles: nodes(), limit: json, body: typeOf[wire.Reports](), answer: typeOf[wire.ReportResults](), summary: "Report how leases fare", serve: a.reports},
 		{method: put, path: "/v1/node/inventory", roles: nodes(), limit: json, body: typeOf[offpeak.Inventory](), summary: "Say what the node has", mount: does((*api).setInventory)},
 		{method: put, path: "/v1/node/readings", roles: nodes(), limit: json, body: typeOf[wire.Readings](), summary: "Say what the node's devices do now", mount: does((*api).setReadings)},
+		{method: get, path: "/v1/node/earnings", roles: nodes(), summary: "What the node that asks brought its owner", mount: answers((*api).earned)},
 		{method: post, path: "/v1/node/leave", roles: nodes(), summary: "Remove the node that asks", mount: does((*api).leave)},
 		{method: get, path: "/v1/node/leases/{lease}", roles: nodes(), summary: "A lease with what is needed to run it", mount: answers((*api).work)},
 		{method: post, path: "/v1/node/leases/{lease}/logs", roles: nodes(), limit: int64(wire.MaxInlineLog), raw: true, answer: typeOf[wire.LogEnd](), summary: "Append to a lease's log",

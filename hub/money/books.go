@@ -47,6 +47,23 @@ func (t *Till) Receipt(ctx context.Context, account offpeak.AccountID, job offpe
 	return out, nil
 }
 
+// Earned says what a node brought its owner: since today began where the owner is,
+// in the last seven days, and ever.
+func (t *Till) Earned(ctx context.Context, node offpeak.NodeID, today time.Time) (wire.Earnings, error) {
+	now, err := t.env.Store.Now(ctx)
+	if err != nil {
+		return wire.Earnings{}, err
+	}
+	if today.IsZero() {
+		today = now.UTC().Truncate(24 * time.Hour)
+	}
+	sums, err := t.env.Store.Earned(ctx, node, today, now.Add(-7*24*time.Hour), time.Time{})
+	if err != nil {
+		return wire.Earnings{}, err
+	}
+	return wire.Earnings{Today: sums[0], Week: sums[1], Total: sums[2], At: now.UTC()}, nil
+}
+
 // Statement walks over what changed an account's balances from one moment on and
 // before another (zero: no bound), the oldest first. Who the other side of a
 // transaction is stays theirs.

@@ -5,7 +5,7 @@
 // adapter says, and in what order they are looked up, signed and posted. What a
 // transaction may be is decided by package ledger, who may ask by package api,
 // and what leases cost by the store's verbs: nothing here knows of jobs that
-// run, of nodes or of prices.
+// run or of prices, and of nodes only what they brought.
 //
 // All methods may be called from any number of goroutines. It keeps nothing: a
 // reference that was posted once is known to the store for ever, so everything

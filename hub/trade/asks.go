@@ -201,6 +201,44 @@ func (f *Floor) Look(ctx context.Context, node offpeak.NodeID) error {
 	return err
 }
 
+// Upcoming is an ask that comes into force.
+type Upcoming struct {
+	At  time.Time
+	Ask offpeak.Ask
+}
+
+// Upcoming says of nodes that ask nothing now when they will next, as far as their
+// plans tell.
+func (f *Floor) Upcoming(ctx context.Context, nodes ...offpeak.NodeID) (map[offpeak.NodeID]Upcoming, error) {
+	if len(nodes) == 0 {
+		return nil, nil
+	}
+	due, err := f.env.Store.DueAsks(ctx, 0, nodes...)
+	if err != nil {
+		return nil, err
+	}
+	const most = 8 // periods without an ask in a row
+	out := make(map[offpeak.NodeID]Upcoming)
+	for i := range due {
+		_, p, err := stored(due[i].Plan)
+		if len(due[i].Plan) == 0 || err != nil {
+			continue
+		}
+		at := due[i].Now
+		for range most {
+			s := p.At(at)
+			if s.Valid && at.After(due[i].Now) {
+				out[due[i].Node.ID] = Upcoming{at, s.Ask}
+			}
+			if s.Valid || s.Until.IsZero() {
+				break
+			}
+			at = s.Until
+		}
+	}
+	return out, nil
+}
+
 // move has nodes ask what their plans say now.
 func (f *Floor) move(ctx context.Context, due []store.DueAsk) ([]wire.NodeAsk, error) {
 	moves := make([]store.AskMove, len(due))

@@ -173,21 +173,25 @@ func (d *Desk) Set(ctx context.Context, op store.Op, in wire.NewWeights) (wire.W
 
 func (d *Desk) set(ctx context.Context, op store.Op, in wire.NewWeights) (wire.Weights, error) {
 	base, after := d.env.Default, int64(0)
+	have := base
 	switch w, err := d.env.Store.Weights(ctx); {
 	case errors.Is(err, offpeak.ErrNotFound):
 	case err != nil:
 		return wire.Weights{}, err
 	default:
 		after = w.Version
-		if !in.Defaults {
-			if base, err = parse(w.Version, w.Text); err != nil {
-				return wire.Weights{}, fmt.Errorf("read version %d of the weights: %w", w.Version, err)
-			}
+		if have, err = parse(w.Version, w.Text); err == nil && !in.Defaults {
+			base = have
+		} else if !in.Defaults {
+			return wire.Weights{}, fmt.Errorf("read version %d of the weights: %w", w.Version, err)
 		}
 	}
 	next, err := base.With(placement.Policy(in.Policy), in.Weights)
 	if err != nil {
 		return wire.Weights{}, err
+	}
+	if next.Version = have.Version; next == have && have.Version == after {
+		return d.Weights(ctx) // nothing changes, so it is no version of its own
 	}
 	next.Version = after + 1
 	text, err := json.Marshal(next)

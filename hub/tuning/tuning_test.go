@@ -80,6 +80,10 @@ func TestSetAndFollow(t *testing.T) {
 	if got, err = a.Set(t.Context(), w.op(), wire.NewWeights{Defaults: true}); err != nil || got.Version != 3 || got.Weights["vram"] != 8 || got.Policy != "cheapest" {
 		t.Errorf("the defaults again = %+v, %v", got, err)
 	}
+	// What changes nothing is no version.
+	if got, err = a.Set(t.Context(), w.op(), wire.NewWeights{Policy: "cheapest", Weights: map[string]float64{"vram": 8}}); err != nil || got.Version != 3 {
+		t.Errorf("the same again = %+v, %v", got, err)
+	}
 	list, _, err := b.History(t.Context(), store.Page{Limit: 10})
 	if err != nil || len(list) != 3 || list[0].Version != 3 || list[2].Weights["cpu"] != 3 || list[2].By != "ada" {
 		t.Errorf("History = %+v, %v", list, err)
@@ -97,6 +101,7 @@ func TestWhatIsRefused(t *testing.T) {
 		`weights.cpu: "-1": is from 0`:                 {Weights: map[string]float64{"cpu": -1}},
 		`weights.vram: "1e+09": is from 0`:             {Weights: map[string]float64{"vram": 1e9}},
 		"weights.cpu: \"8\": is below weights.vram":    {Weights: map[string]float64{"cpu": 8}},
+		`weights.vram: "0": is the heaviest, and not `: {Weights: map[string]float64{"vram": 0}},
 		"weights.baseline_fleet: \"2.5\": is a whole ": {Weights: map[string]float64{"baseline_fleet": 2.5}},
 		`policy: "dearest": is cheapest, balanced`:     {Policy: "dearest"},
 	} {

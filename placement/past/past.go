@@ -96,7 +96,7 @@ func judge(reason offpeak.EndReason) verdict {
 		return lost
 	case end.Fault == offpeak.FaultNone:
 		return kept
-	case end.Fault == offpeak.FaultUser && end.Charge == offpeak.ChargeFull && reason != offpeak.EndCancelled:
+	case end.Fault == offpeak.FaultUser && end.Charge == offpeak.ChargeFull && reason != offpeak.EndCancelled && reason != offpeak.EndGangFailed:
 		return kept // the job failed of itself, having run
 	}
 	return nothing

@@ -26,7 +26,7 @@ func TestEveryEndIsJudged(t *testing.T) {
 		offpeak.EndNodeLost: lost, offpeak.EndNodeRestarted: lost, offpeak.EndNodeError: lost, offpeak.EndNodeDiskFull: lost,
 		offpeak.EndSupervisorLost: lost, offpeak.EndDeviceLost: lost, offpeak.EndPrepareTimeout: lost,
 		offpeak.EndOwnerReturned: lost, offpeak.EndHot: lost, offpeak.EndOnBattery: lost, offpeak.EndOutsideSchedule: lost,
-		offpeak.EndPaused: lost, offpeak.EndDrained: lost, offpeak.EndNodeRemoved: lost,
+		offpeak.EndPaused: lost, offpeak.EndMetered: lost, offpeak.EndSleeping: lost, offpeak.EndDrained: lost, offpeak.EndNodeRemoved: lost,
 	}
 	for _, e := range offpeak.Ends() {
 		if got := judge(e.Reason); got != want[e.Reason] {

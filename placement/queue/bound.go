@@ -37,7 +37,9 @@ func (q *Queue) Ahead(it *Item, now time.Time) (n int) {
 // with o older ones of its own account waits for at most
 // ReserveAfter + (1 + o)·(a/n)·D, where a is how many accounts have jobs that wait,
 // n how many nodes could take it, no more than Places, and a/n is rounded up: how much
-// others queue, now or later, and at what priority, does not count.
+// others queue, now or later, and at what priority, does not count. While gangs wait n is
+// one: a gang gets its nodes when those before it have theirs, and others get none
+// meanwhile.
 //
 // could is how many nodes that take work would fit the job if they were idle: who
 // asks counts them, since that is to look at every node.
@@ -49,9 +51,13 @@ func (q *Queue) Bound(it *Item, now time.Time, could int) (time.Time, bool) {
 	if q.cfg.ReserveAfter <= 0 || q.cfg.Places <= 0 || it.class.lacks != nil || it.class.turns != nil {
 		return time.Time{}, false
 	}
-	places := min(could, q.cfg.Places)
-	if places == 0 {
+	need := max(1, it.class.size)
+	places := min(could, max(need, q.cfg.Places))
+	switch {
+	case places < need:
 		return time.Time{}, false
+	case q.gangs > 0:
+		places = 1
 	}
 	accounts, own := 0, 0
 	for _, a := range q.accounts {

@@ -92,7 +92,9 @@ func (q *Queue) unfence() (next int64) {
 		q.place(it, q.now)
 		// What is reserved for it may be its own at once.
 		if r := q.Reservation(it.id); r != nil {
-			q.Freed(r.Node)
+			for _, m := range r.all() {
+				q.Freed(m.Node)
+			}
 		}
 	}
 	return never

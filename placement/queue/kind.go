@@ -42,6 +42,11 @@ type class struct {
 	// fenced are the nodes that fences keep its jobs off, "" for none: it is what they
 	// have in common, not for how long.
 	fenced string
+	// size is how many nodes at once each of its jobs needs, gangs; 0 of all others.
+	size int
+	// at is at how many of Queue.changes there may be enough nodes for a gang: each makes
+	// one more fit at most.
+	at uint64
 	// lacks says what of its account's, or of its array's, it waits for; nil while it
 	// waits for a node.
 	lacks error
@@ -57,6 +62,7 @@ type classKey struct {
 	line   *line
 	group  offpeak.GroupID
 	fenced string
+	size   int
 }
 
 // line is the classes on one shelf of one account and priority, by age. Accounts
@@ -102,7 +108,7 @@ type byRipe struct{}
 func (byRipe) before(a, b *class) bool {
 	return cmp.Or(
 		cmp.Compare(a.due, b.due), cmp.Compare(a.line.account.id, b.line.account.id), cmp.Compare(b.line.priority, a.line.priority),
-		cmp.Compare(a.kind.key.text, b.kind.key.text), cmp.Compare(a.group, b.group), cmp.Compare(a.fenced, b.fenced),
+		cmp.Compare(a.kind.key.text, b.kind.key.text), cmp.Compare(a.group, b.group), cmp.Compare(a.fenced, b.fenced), cmp.Compare(a.size, b.size),
 	) < 0
 }
 func (byRipe) seat(c *class) *int { return &c.ripe }
@@ -148,15 +154,17 @@ func (q *Queue) class(in *Job) *class {
 		q.lines[lk] = l
 		lk.account.lines[l] = struct{}{}
 	}
-	key := classKey{k, l, in.Group, fencesAt(in.Fences, q.now)}
+	key := classKey{k, l, in.Group, fencesAt(in.Fences, q.now), len(in.Gang)}
 	c := q.classes[key]
 	if c == nil {
-		c = &class{kind: k, line: l, group: in.Group, fenced: key.fenced}
+		c = &class{kind: k, line: l, group: in.Group, fenced: key.fenced, size: len(in.Gang)}
 		q.classes[key] = c
 		q.takeTurns(c, in.AtOnce)
 		k.refs++
 		l.refs++
-		if k.asks.MaxPrice != nil {
+		if c.size > 0 {
+			q.gangs++
+		} else if k.asks.MaxPrice != nil {
 			q.bidders[c] = struct{}{}
 		}
 	}
@@ -197,7 +205,10 @@ func (q *Queue) moved(c *class) {
 
 func (q *Queue) forget(c *class) {
 	k, l := c.kind, c.line
-	delete(q.classes, classKey{k, l, c.group, c.fenced})
+	delete(q.classes, classKey{k, l, c.group, c.fenced, c.size})
+	if c.size > 0 {
+		q.gangs--
+	}
 	q.leaveTurns(c)
 	delete(q.blocked, c)
 	delete(q.bidders, c)
@@ -333,7 +344,8 @@ func (q *Queue) IsParked(it *Item) bool {
 }
 
 // Bidders returns the first items of at most n classes that name a price and wait
-// for a node, in order.
+// for a node, in order. Gangs are none: to outbid one after the other for part of the
+// nodes would be in vain.
 func (q *Queue) Bidders(n int) []*Item {
 	var classes []*class
 	for c := range q.bidders {

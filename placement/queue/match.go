@@ -13,7 +13,10 @@ import (
 const mostNodes = 64
 
 // Freed notes that something of a node changed that may let a job go on.
-func (q *Queue) Freed(node offpeak.NodeID) { q.freed[node] = struct{}{} }
+func (q *Queue) Freed(node offpeak.NodeID) {
+	q.freed[node] = struct{}{}
+	q.changes++
+}
 
 // Gone notes that a node has left the fleet.
 func (q *Queue) Gone(node offpeak.NodeID) {
@@ -70,6 +73,9 @@ func (q *Queue) first() (*Item, placement.Candidate, bool) {
 // best is the best node for a job; one from an open shelf fits none but those for
 // whose sake it is open.
 func (q *Queue) best(it *Item, s *shelf) (placement.Candidate, bool) {
+	if it.gang != nil {
+		return q.seat(it)
+	}
 	if s != nil && len(s.nodes) == 1 {
 		return q.fleet.Candidate(q.Placement(it), s.nodes[0])
 	}

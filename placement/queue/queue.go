@@ -19,6 +19,9 @@
 // that it may serve, which stand on shelves by roughly what they need. So a pass
 // costs what changed, however many wait.
 //
+// A gang is one job that needs several nodes: it is tried on all at once, and holds
+// or has reserved all of them or none.
+//
 // A Queue is not safe for concurrent use: its owner holds a lock. It is tested
 // against a sorted list, and in virtual time against a stream of small jobs that
 // would keep a large one out.
@@ -74,8 +77,17 @@ type Job struct {
 	// leases at once; "" and 0 otherwise.
 	Group  offpeak.GroupID
 	AtOnce int
+	// Gang are the members of a gang, which is one job here: each gets a node of its own,
+	// all at once. Requirements are those of each; nil of all others.
+	Gang []Member
 	// Lost counts claims in a row that lost a race.
 	Lost uint8
+}
+
+// Member is one of a gang that has not ended.
+type Member struct {
+	ID      offpeak.JobID
+	Attempt offpeak.Attempt
 }
 
 // Queue is all jobs that wait. Its owner holds a lock.
@@ -119,6 +131,13 @@ type Queue struct {
 	// blocked are classes that only nodes could take that are kept for others.
 	blocked map[*class]struct{}
 	parked  int
+	// gangs counts the classes of gangs. holding is one whose turn for a reservation it
+	// is, which has to wait for nodes, and until when not to look again.
+	gangs   int
+	holding *class
+	until   int64
+	// changes counts what may have let a job go on.
+	changes uint64
 }
 
 // New returns an empty queue before a fleet. effective returns requirements as
@@ -146,6 +165,7 @@ type Item struct {
 	id      offpeak.JobID
 	class   *class
 	past    *past // nil where no attempt went wrong
+	gang    *gang
 	since   int64 // submitted, microseconds
 	until   int64 // not before, microseconds; 0: now
 	attempt offpeak.Attempt
@@ -179,7 +199,7 @@ func (it *Item) Job() Job {
 	j := Job{
 		ID: it.id, Account: it.class.line.account.id, Attempt: it.attempt, Priority: it.class.line.priority,
 		Submitted: time.UnixMicro(it.since), Driver: k.key.driver, Requirements: k.asks, Text: k.key.text, Policy: k.key.policy, Lasts: k.key.lasts,
-		Group: it.class.group, Lost: it.lost,
+		Group: it.class.group, Gang: it.Gang(), Lost: it.lost,
 	}
 	if p := it.past; p != nil {
 		j.Avoid, j.Fences = p.avoid, p.fences
@@ -257,6 +277,9 @@ func (q *Queue) Add(in Job, now time.Time) *Item {
 	it := &Item{id: in.ID, class: q.class(&in), attempt: in.Attempt, since: in.Submitted.UnixMicro(), lost: in.Lost}
 	if len(in.Avoid)+len(in.Fences) > 0 {
 		it.past = &past{in.Avoid, in.Fences}
+	}
+	if len(in.Gang) > 0 {
+		it.gang = &gang{members: in.Gang}
 	}
 	if !in.NotBefore.IsZero() {
 		it.until = in.NotBefore.UnixMicro() + 1 // rounded up

@@ -18,6 +18,8 @@ type Reservation struct {
 
 	account *account
 	at      int64
+	// mates are all the nodes that a gang gets, this one among them; nil of others.
+	mates []*Reservation
 	// kept is what is kept free for it now, held in the fleet under the name
 	// shadow: what the job needs beyond what leases give back until then.
 	kept   offpeak.Resources
@@ -99,17 +101,34 @@ func (q *Queue) reserve() {
 			return // it is to be tried first
 		}
 		it := c.items.top()
-		if r := q.soonest(it); r != nil {
+		if q.holding == c && q.now < q.until {
+			return
+		}
+		var r *Reservation
+		hold := false
+		if it.gang != nil {
+			r, hold = q.together(it)
+		} else {
+			r = q.soonest(it)
+		}
+		if r != nil {
 			c.pause, a.had = 0, q.now
-			a.reserved, q.reserved[r.Node] = r, r
+			a.reserved = r
 			q.queueUp(a)
-			q.keep(r)
-			if r.at <= q.now {
+			for _, m := range r.all() {
+				q.reserved[m.Node] = m
+				q.keep(m)
+			}
+			if r.due() <= q.now {
 				q.Freed(r.Node) // it may have it at once
 			}
 			continue
 		}
-		if q.could(it, 1) > 0 {
+		if hold {
+			q.holding, q.until = c, q.now+(10*time.Second).Microseconds()
+			return // nobody gets one before it: those that are taken make room
+		}
+		if need := max(1, c.size); q.could(it, need) >= need {
 			// Those that could are kept for others, or nobody knows when what runs there
 			// ends: look again when one is kept no longer, or a little later.
 			c.later = q.now + time.Minute.Microseconds()
@@ -254,10 +273,12 @@ func (q *Queue) let(r *Reservation) {
 
 // unreserve ends a reservation, taken or not.
 func (q *Queue) unreserve(r *Reservation) {
-	q.let(r)
-	delete(q.reserved, r.Node)
-	r.account.reserved = nil
-	q.Freed(r.Node)
+	for _, m := range r.all() {
+		q.let(m)
+		delete(q.reserved, m.Node)
+		q.Freed(m.Node)
+	}
+	r.account.reserved, q.holding = nil, nil
 	q.queueUp(r.account)
 	for c := range q.blocked {
 		delete(q.blocked, c)
@@ -277,6 +298,12 @@ func (q *Queue) arrived() (*Item, placement.Candidate, bool) {
 	for id := range q.freed {
 		r := q.reserved[id]
 		if r == nil {
+			continue
+		}
+		if r.mates != nil {
+			if it, best, ok := q.gathered(r); ok {
+				return it, best, true
+			}
 			continue
 		}
 		q.let(r)
@@ -306,6 +333,9 @@ func (q *Queue) arrived() (*Item, placement.Candidate, bool) {
 // between is a reserved node that a job may have all the same: it is over before
 // the reservation is due.
 func (q *Queue) between(it *Item) (best placement.Candidate, found bool) {
+	if it.gang != nil {
+		return best, false // it would take several from several
+	}
 	for id, r := range q.reserved {
 		if !q.mayHave(it.class.kind, id) {
 			continue
@@ -330,7 +360,7 @@ func (q *Queue) between(it *Item) (best placement.Candidate, found bool) {
 // reservation is due.
 func (q *Queue) mayHave(k *kind, node offpeak.NodeID) bool {
 	r := q.reserved[node]
-	if r == nil || q.now+k.key.lasts.Microseconds() > r.at {
+	if r == nil || q.now+k.key.lasts.Microseconds() > r.due() {
 		return false
 	}
 	o, ok := q.fleet.Offer(node)

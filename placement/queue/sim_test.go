@@ -89,25 +89,37 @@ func (w *world) match() {
 			break
 		}
 		j := it.Job()
-		w.lease++
-		l := Lease{
-			ID: offpeak.LeaseID(fmt.Sprintf("lease_%d", w.lease)), Account: j.Account, Node: best.Node,
-			Resources: best.Resources, Since: w.now, Ends: w.now.Add(j.Lasts),
-		}
 		turn := w.q.Went(it)
 		w.q.Remove(j.ID)
-		w.fleet.Hold(l.Node, l.ID, l.Resources)
-		w.q.Hold(l, w.now)
+		seats := it.Seats()
+		if len(j.Gang) == 0 {
+			seats = []placement.Candidate{best}
+		}
 		end := j.Lasts
 		if w.takes != nil {
 			end = min(end, w.takes(j))
 		}
-		w.runs[l.ID] = run{l.Node, j, w.now.Add(end)}
-		w.started[j.ID], w.node[j.ID] = w.now, l.Node
+		own := map[offpeak.NodeID]bool{}
+		for _, seat := range seats {
+			w.lease++
+			l := Lease{
+				ID: offpeak.LeaseID(fmt.Sprintf("lease_%d", w.lease)), Account: j.Account, Node: seat.Node,
+				Resources: seat.Resources, Since: w.now, Ends: w.now.Add(j.Lasts),
+			}
+			own[l.Node] = true
+			w.fleet.Hold(l.Node, l.ID, l.Resources)
+			w.q.Hold(l, w.now)
+			w.runs[l.ID] = run{l.Node, j, w.now.Add(end)}
+		}
+		if len(own) != max(1, len(j.Gang)) {
+			w.t.Fatalf("%s, of %d members, got the nodes %v", j.ID, len(j.Gang), own)
+		}
+		w.started[j.ID], w.node[j.ID] = w.now, best.Node
 		w.live[j.Group]++
 		w.most[j.Group] = max(w.most[j.Group], w.live[j.Group])
 		w.q.Left(turn, j.AtOnce-w.live[j.Group])
 	}
+	w.wholes()
 	if w.steps++; w.steps%50 != 0 {
 		return
 	}

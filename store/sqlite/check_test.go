@@ -33,6 +33,12 @@ func TestCheckFindsPlantedViolations(t *testing.T) {
 		{"a member of no array", "I2", "job_live", `UPDATE jobs SET grp = 'group_1' WHERE id = 'job_live'`},
 		{"too many members at once", "I8", "group_1", `INSERT INTO job_groups (id, account, spec, indexes, at_once, size, members, written, todo, submitted_at, cancelled_at) SELECT 'group_1', account, spec, '0-1', 1, 2, 2, 2, 0, 1, 0 FROM jobs WHERE id = 'job_live'; UPDATE jobs SET grp = 'group_1', idx = 1 WHERE id = 'job_live';
 			UPDATE jobs SET grp = 'group_1', state = 'cancelling', lease = 'x', ended_at = 0 WHERE id = 'job_done'`},
+		{"a gang that holds part", "I8", "group_1", `INSERT INTO job_groups (id, account, spec, indexes, at_once, size, members, written, todo, submitted_at, cancelled_at, gang) SELECT 'group_1', account, spec, '0-1', 0, 2, 2, 2, 0, 1, 0, 2 FROM jobs WHERE id = 'job_live'; UPDATE jobs SET grp = 'group_1', idx = 1 WHERE id = 'job_live';
+			UPDATE jobs SET grp = 'group_1', state = 'queued', ended_at = 0 WHERE id = 'job_done'`},
+		{"a broken gang that nobody mends", "I8", "group_1", `INSERT INTO job_groups (id, account, spec, indexes, at_once, size, members, written, todo, submitted_at, cancelled_at, gang, broken) SELECT 'group_1', account, spec, '0-1', 0, 2, 2, 2, 1, 1, 0, 2, 'gang_broken' FROM jobs WHERE id = 'job_live'; UPDATE jobs SET grp = 'group_1', idx = 1 WHERE id = 'job_live';
+			UPDATE jobs SET grp = 'group_1', state = 'queued', ended_at = 0 WHERE id = 'job_done'; UPDATE leases SET ended_at = 1 WHERE id = 'lease_done'`},
+		{"two members of a gang on a node", "I8", "group_1", `INSERT INTO job_groups (id, account, spec, indexes, at_once, size, members, written, todo, submitted_at, cancelled_at, gang) SELECT 'group_1', account, spec, '0-1', 0, 2, 2, 2, 0, 1, 0, 2 FROM jobs WHERE id = 'job_live'; UPDATE jobs SET grp = 'group_1', idx = 1 WHERE id = 'job_live';
+			UPDATE jobs SET grp = 'group_1', state = 'running', lease = 'lease_done', ended_at = 0 WHERE id = 'job_done'; UPDATE leases SET state = 'running', ended_at = 0 WHERE id = 'lease_done'`},
 		{"a job that waits for ended ones", "I2", "job_waits", `UPDATE jobs SET awaited = 0, state = 'failed', lease = '', ended_at = 1, reason = 'exit_nonzero' WHERE id = 'job_live'`},
 		{"a job that waits for nobody", "I2", "job_waits", `DELETE FROM job_after`},
 		{"two results", "I3", "job_done", `INSERT INTO leases (id, job, account, attempt, node, state, cpu, memory, disk, price, expires_at, grace, time_limit, offered_at, ended_at)

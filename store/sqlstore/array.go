@@ -43,15 +43,17 @@ type jobGroup struct {
 	cancelledAt time.Time
 	reason      offpeak.EndReason
 	detail      string
+	// broken is what MendGang has to do, "" for nothing.
+	broken offpeak.EndReason
 }
 
-const groupColumns = `id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, cancelled_at, detail, parents, waits, awaited, reason, pipe, step`
+const groupColumns = `id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, cancelled_at, detail, parents, waits, awaited, reason, pipe, step, gang, broken`
 
 func (g *jobGroup) scan(r Rows) error {
 	g.array = &array{}
 	var indexes, sweep string
 	var todo, at, cancelled, awaited int64
-	if err := r.Scan(&g.id, &g.account, &g.spec, &indexes, &sweep, &g.AtOnce, &g.size, &g.members, &g.written, &todo, &g.retryOf, &g.by, &at, &cancelled, &g.detail, &g.parents, &g.waits, &awaited, &g.reason, &g.pipe, &g.step); err != nil {
+	if err := r.Scan(&g.id, &g.account, &g.spec, &indexes, &sweep, &g.AtOnce, &g.size, &g.members, &g.written, &todo, &g.retryOf, &g.by, &at, &cancelled, &g.detail, &g.parents, &g.waits, &awaited, &g.reason, &g.pipe, &g.step, &g.Gang, &g.broken); err != nil {
 		return err
 	}
 	g.todo, g.awaited, g.at, g.cancelledAt = todo == 1, awaited == 1, moment(at), moment(cancelled)
@@ -123,6 +125,14 @@ func (s *Store) joinArray(t *verb, j *job) (err error) {
 // limited is the group of a member, where at most some hold leases at once.
 func (j *job) limited() offpeak.GroupID {
 	if j.array == nil || j.array.AtOnce == 0 {
+		return ""
+	}
+	return j.array.id
+}
+
+// gang is that of a member of one, "" of all others.
+func (j *job) gang() offpeak.GroupID {
+	if j.array == nil || j.array.Gang == 0 {
 		return ""
 	}
 	return j.array.id

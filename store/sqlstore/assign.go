@@ -44,7 +44,7 @@ func (s *Store) assignments(ctx context.Context, ids []offpeak.NodeID) ([]answer
 		}
 		if l.array != nil {
 			_, index, _ := l.Job.Member()
-			a.Member = offpeak.GroupEnv(l.array.id, index, l.array.size, l.array.Params(index))
+			a.Member = l.array.GroupEnv(l.array.id, index, l.array.size)
 		}
 		h.list = append(h.list, a)
 	}

@@ -77,6 +77,13 @@ func invariants() []invariant {
 			WHERE p.price <> l.price AND p.n = (SELECT max(n) FROM lease_terms o WHERE o.lease = p.lease)`},
 		{"I8", `SELECT g.id, count(*) || ' members hold leases, at once may ' || g.at_once FROM job_groups g JOIN jobs j ON j.grp = g.id
 			WHERE g.at_once > 0 AND j.grp <> j.id AND j.state IN ('leased', 'running', 'cancelling') GROUP BY g.id, g.at_once HAVING count(*) > g.at_once`},
+		// While a gang breaks its members leave their nodes, within moments.
+		{"I8", `SELECT g.id, 'is a gang and holds part of its nodes: ' || sum(CASE WHEN j.state = 'queued' THEN 1 ELSE 0 END) || ' members are queued, ' || sum(CASE WHEN l.id IS NULL THEN 0 ELSE 1 END) || ' have leases that nobody asked to go'
+			FROM job_groups g JOIN jobs j ON j.grp = g.id LEFT JOIN leases l ON l.id = j.lease AND l.stop = '' AND l.state IN ('offered', 'preparing', 'running')
+			WHERE g.gang > 0 AND j.grp <> j.id AND (g.todo = 0 OR NOT EXISTS (SELECT 1 FROM jobs m JOIN leases e ON e.job = m.id WHERE m.grp = g.id AND m.grp <> m.id AND e.ended_at + 60000000 > $1))
+			GROUP BY g.id HAVING sum(CASE WHEN j.state = 'queued' THEN 1 ELSE 0 END) > 0 AND count(l.id) > 0`},
+		{"I8", `SELECT g.id, 'is a gang and has ' || count(*) || ' members on node ' || l.node FROM job_groups g JOIN jobs j ON j.grp = g.id JOIN leases l ON l.id = j.lease
+			WHERE g.gang > 0 AND j.grp <> j.id AND l.state IN ('offered', 'preparing', 'running', 'finishing') GROUP BY g.id, l.node HAVING count(*) > 1`},
 		{"I9", `SELECT o.id, 'has an outcome from ' || ((o.at - $1) / 1000000) || ' s in the future' FROM operations o WHERE o.at > $1 + 86400000000`},
 		{"I9", `SELECT CAST(e.cursor AS TEXT), 'is an event at or before the pruned cursor ' || m.value FROM events e JOIN meta m ON m.key = 'events_pruned' WHERE e.cursor <= CAST(m.value AS BIGINT)`},
 		{"I10", `SELECT id, 'is kept with ' || length(secret_hash) || ' bytes instead of a SHA-256' FROM tokens WHERE length(secret_hash) <> 32`},

@@ -14,23 +14,32 @@ import (
 
 // Claim writes leases.
 func (s *Store) Claim(ctx context.Context, claims []store.Claim) ([]store.Claimed, error) {
-	return writeEach(ctx, s, "claim", claims, s.claims, lostClaim)
+	// A gang is done, and refused, as one.
+	units := byGang(claims)
+	done, err := writeEach(ctx, s, "claim", units, s.claims, lostClaims)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(done...), nil
 }
 
 // claims makes claims in one transaction.
-func (s *Store) claims(t *verb, claims []store.Claim) ([]store.Claimed, error) {
-	if err := s.loadClaims(t, claims); err != nil {
+func (s *Store) claims(t *verb, units [][]store.Claim) ([][]store.Claimed, error) {
+	if err := s.loadClaims(t, slices.Concat(units...)); err != nil {
 		return nil, err
 	}
-	out := make([]store.Claimed, len(claims))
-	for i, c := range claims {
-		out[i] = s.claimed(t, c)
+	out := make([][]store.Claimed, len(units))
+	for i, unit := range units {
+		out[i] = s.claimedTogether(t, unit)
 	}
 	return out, nil
 }
 
 // claimed makes one claim, of which nothing remains when it is lost.
 func (s *Store) claimed(t *verb, c store.Claim) store.Claimed {
+	if c.Gang != "" {
+		return s.claimedTogether(t, []store.Claim{c})[0]
+	}
 	change, err := s.claim(t, c)
 	if err == nil {
 		return store.Claimed{Change: change, Room: t.room(t.rows.jobs[c.Job])}
@@ -63,6 +72,8 @@ func (s *Store) claim(t *verb, c store.Claim) (store.Change, error) {
 		return store.Change{}, fmt.Errorf("node %s is not there, or %w", c.Node, store.ErrInHand)
 	case !n.ready():
 		return store.Change{}, fmt.Errorf("node %s is not ready", c.Node)
+	case j.gang() != c.Gang:
+		return store.Change{}, fmt.Errorf("it is a member of gang %q, the claim is for one of %q", j.gang(), c.Gang)
 	}
 	if err := j.State.To(offpeak.JobLeased); err != nil {
 		return store.Change{}, err

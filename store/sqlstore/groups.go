@@ -101,7 +101,7 @@ func (s *Store) newGroup(t *verb, op store.Op, n store.NewGroup, quota *quota, a
 	queued = t.addMembers(g, n.Spec, atOnce)
 	g.todo = g.todo || g.written < g.members && (g.waits == 0 || g.reason != "")
 	t.later(addGroup, string(g.id), string(g.account), string(g.spec), g.Indexes.String(), sweep, int64(g.AtOnce), int64(g.size), int64(g.members), int64(g.written), number(g.todo), string(g.retryOf), string(g.by), micros(g.at),
-		int64(g.parents), int64(g.waits), micros(g.cancelledAt), string(g.reason), g.detail, number(g.awaited), g.pipe, int64(g.step))
+		int64(g.parents), int64(g.waits), micros(g.cancelledAt), string(g.reason), g.detail, number(g.awaited), g.pipe, int64(g.step), int64(g.Gang))
 	keep(&t.rows.groups, g.id, g)
 	state, _ := g.rest()
 	if made, err = s.group(t, g, map[offpeak.JobState]int{state: g.members}); err != nil {
@@ -163,6 +163,8 @@ func (s *Store) repeatedArray(t *verb, g *jobGroup, n store.NewGroup) (offpeak.S
 	switch {
 	case n.Failed && len(again) == 0:
 		return offpeak.Spec{}, fmt.Errorf("none of its members has failed: %w", offpeak.ErrConflict)
+	case g.Gang > 0 && len(n.Only) > 0:
+		return offpeak.Spec{}, fmt.Errorf("a member of a gang runs with the others only: retry those that failed together (`offpeak retry --failed %s`): %w", old.id, offpeak.ErrConflict)
 	case len(again) < n.Only.Len():
 		return offpeak.Spec{}, offpeak.ErrNotFound
 	case !n.Failed && open > 0:
@@ -178,7 +180,7 @@ func (t *verb) addMembers(g *jobGroup, spec offpeak.Spec, limit int) (queued []s
 	part := g.Indexes.Part(g.written, limit)
 	state, reason := g.rest()
 	what := "group." + string(state)
-	indexes := offpeak.GroupIndexes{Group: g.id, Spec: g.spec, Priority: spec.Priority, AtOnce: g.AtOnce, RetryOf: g.retryOf}
+	indexes := offpeak.GroupIndexes{Group: g.id, Spec: g.spec, Priority: spec.Priority, AtOnce: g.AtOnce, Gang: g.Gang, RetryOf: g.retryOf}
 	if g.written == 0 && !state.Terminal() {
 		indexes.GroupAsks = &offpeak.GroupAsks{Driver: spec.Task.Driver, Requirements: &spec.Requirements, Policy: spec.Policy, Limit: spec.Limits.Time, Retry: spec.Retry}
 	}
@@ -195,6 +197,9 @@ func (t *verb) addMembers(g *jobGroup, spec offpeak.Spec, limit int) (queued []s
 	q := store.Queued{Account: g.account, Priority: spec.Priority, Submitted: g.at, Driver: spec.Task.Driver, Requirements: &spec.Requirements, Policy: spec.Policy, Lasts: spec.Limits.Lasts()}
 	if g.AtOnce > 0 {
 		q.Group, q.AtOnce = g.id, g.AtOnce
+	}
+	if g.Gang > 0 {
+		q.Gang = g.id
 	}
 	// Of members that end as they are written the last one tells who waits.
 	last := g.id.Member(g.Indexes[len(g.Indexes)-1].Last)
@@ -225,7 +230,7 @@ func (t *verb) addMembers(g *jobGroup, spec offpeak.Spec, limit int) (queued []s
 }
 
 func (t *verb) putGroup(g *jobGroup) {
-	t.later(writeGroup, int64(g.written), number(g.todo), micros(g.cancelledAt), string(g.reason), g.detail, int64(g.waits), string(g.id))
+	t.later(writeGroup, int64(g.written), number(g.todo), micros(g.cancelledAt), string(g.reason), g.detail, int64(g.waits), string(g.broken), string(g.id))
 }
 
 // FillGroup writes further members.
@@ -322,7 +327,7 @@ func (s *Store) CancelMembers(ctx context.Context, id offpeak.GroupID, limit int
 				return out, err
 			}
 			if out.left = g.written < g.members; g.todo && !out.left {
-				g.todo = false
+				g.todo = g.broken == offpeak.EndGangBroken
 				t.putGroup(g)
 			}
 			return out, nil
@@ -353,9 +358,9 @@ func (s *Store) CancelMembers(ctx context.Context, id offpeak.GroupID, limit int
 // UnfinishedGroups lists groups with work left.
 func (s *Store) UnfinishedGroups(ctx context.Context, limit int) ([]store.UnfinishedGroup, error) {
 	return read(ctx, s, "list unfinished groups", func(t *verb) (out []store.UnfinishedGroup, err error) {
-		return out, t.each(`SELECT id, written < members, cancelled_at <> 0 FROM job_groups WHERE todo = 1 ORDER BY id LIMIT $1`, []any{int64(limit)}, func(r Rows) error {
+		return out, t.each(`SELECT id, written < members, cancelled_at <> 0, broken <> '' FROM job_groups WHERE todo = 1 ORDER BY id LIMIT $1`, []any{int64(limit)}, func(r Rows) error {
 			var u store.UnfinishedGroup
-			err := r.Scan(&u.ID, &u.Fill, &u.Cancel)
+			err := r.Scan(&u.ID, &u.Fill, &u.Cancel, &u.Mend)
 			out = append(out, u)
 			return err
 		})
@@ -490,6 +495,9 @@ func (g *jobGroup) plain(spec offpeak.Spec) offpeak.Group {
 	}
 	if !g.cancelledAt.IsZero() && g.reason == "" {
 		out.CancelledAt = &g.cancelledAt
+	}
+	if g.broken == offpeak.EndGangFailed {
+		out.Reason = g.broken
 	}
 	return out
 }

@@ -243,7 +243,7 @@ func (s *Store) cancelLocked(t *verb, j *job, detail string) (store.Change, erro
 		j.State, j.Reason, j.Detail, j.ExitCode, j.Signal, j.NotBefore, j.EndedAt = offpeak.JobCancelled, offpeak.EndCancelled, detail, nil, "", nil, &t.now
 		t.changeJob(j)
 		t.event(offpeak.Event{Type: "job.cancelled", Account: j.Account, Job: j.ID, Attempt: j.Attempt, Reason: offpeak.EndCancelled})
-		return store.Change{Job: j.Job, Freed: t.ends(j)}, nil
+		return store.Change{Job: j.Job, Broken: t.gangBroken(j), Freed: t.ends(j)}, nil
 	}
 	l, err := t.lease(j.Lease)
 	if err != nil {
@@ -444,8 +444,8 @@ func (t *verb) checkpoints(id offpeak.JobID) ([]offpeak.Checkpoint, error) {
 	return out, err
 }
 
-const selectQueued = `SELECT j.id, j.account, j.attempt, j.priority, j.submitted_at, j.not_before, j.avoid, p.driver, p.requirements, p.lasts, p.policy, COALESCE(g.id, ''), COALESCE(g.at_once, 0)
-	FROM jobs j JOIN specs p ON p.hash = j.spec LEFT JOIN job_groups g ON g.id = j.grp AND j.grp <> j.id AND g.at_once > 0 WHERE j.state = 'queued'`
+const selectQueued = `SELECT j.id, j.account, j.attempt, j.priority, j.submitted_at, j.not_before, j.avoid, p.driver, p.requirements, p.lasts, p.policy, COALESCE(g.id, ''), COALESCE(g.at_once, 0), COALESCE(g.gang, 0) > 0
+	FROM jobs j JOIN specs p ON p.hash = j.spec LEFT JOIN job_groups g ON g.id = j.grp AND j.grp <> j.id AND (g.at_once > 0 OR g.gang > 0) WHERE j.state = 'queued'`
 
 // queueReader reads queued jobs. A hundred thousand of them have few distinct
 // requirements, accounts and drivers between them, which they share.
@@ -469,7 +469,8 @@ func (r queueReader) intern(w string) string {
 func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
 	var account, avoid, driver, requirements, policy, group string
 	var submitted, notBefore, lasts int64
-	if err := rows.Scan(&q.Job, &account, &q.Attempt, &q.Priority, &submitted, &notBefore, &avoid, &driver, &requirements, &lasts, &policy, &group, &q.AtOnce); err != nil {
+	var gang bool
+	if err := rows.Scan(&q.Job, &account, &q.Attempt, &q.Priority, &submitted, &notBefore, &avoid, &driver, &requirements, &lasts, &policy, &group, &q.AtOnce, &gang); err != nil {
 		return q, err
 	}
 	if q.Requirements = r.requirements[requirements]; q.Requirements == nil {
@@ -480,7 +481,11 @@ func (r queueReader) scan(rows Rows) (q store.Queued, err error) {
 		r.requirements[requirements] = q.Requirements
 	}
 	q.Account, q.Driver = offpeak.AccountID(r.intern(account)), r.intern(driver)
-	q.Group = offpeak.GroupID(r.intern(group))
+	if group := offpeak.GroupID(r.intern(group)); gang {
+		q.Gang = group
+	} else {
+		q.Group = group
+	}
 	q.Submitted, q.NotBefore = moment(submitted), moment(notBefore)
 	q.Avoid, q.Failed = avoided(avoid)
 	q.Policy, q.Lasts = offpeak.Policy(r.intern(policy)), unspan(lasts)

@@ -25,7 +25,10 @@ type rows struct {
 	quotas  map[offpeak.AccountID]*quota
 	// members are arrays with a limit on those that hold leases.
 	members map[offpeak.GroupID]*quota
-	used    map[offpeak.LeaseID]bool
+	// gangs are those that are claimed: how many members have not ended, 0 where one is
+	// not to be claimed any more.
+	gangs map[offpeak.GroupID]int
+	used  map[offpeak.LeaseID]bool
 	// balances are as they were read, without what the verb posts: posted sums that, of
 	// the first summed entries.
 	balances map[ledger.Account]balance
@@ -291,6 +294,9 @@ func (s *Store) loadClaims(t *verb, claims []store.Claim) error {
 		return err
 	}
 	if err := t.loadMembers(claims); err != nil {
+		return err
+	}
+	if err := t.loadGangs(claims); err != nil {
 		return err
 	}
 	if err := t.loadQuotas(accounts); err != nil || len(nodes) == 0 {

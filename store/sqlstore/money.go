@@ -132,7 +132,12 @@ func (t *verb) settleMoney(l *lease, reason offpeak.EndReason) (*store.Paid, err
 	}
 	t.changeMoney(l, &money{Lease: end, due: t.now, charged: ledger.Charged(lines), end: how})
 	for _, r := range lines {
-		t.later(addReceipt, string(r.Lease), int64(r.Term.N), string(r.Job), string(r.Payer), string(r.Owner), int64(r.Charged), string(data(r)))
+		// Who pays themselves earns nothing.
+		node, earned := string(l.Node), int64(r.Split.Earned)
+		if r.Payer == r.Owner {
+			node, earned = "", 0
+		}
+		t.later(addReceipt, string(r.Lease), int64(r.Term.N), string(r.Job), string(r.Payer), string(r.Owner), int64(r.Charged), string(data(r)), node, micros(t.now), earned)
 	}
 	return paid(l, &end), nil
 }
@@ -286,6 +291,22 @@ func (s *Store) Receipts(ctx context.Context, account offpeak.AccountID, job off
 		return a.Term.N - b.Term.N
 	})
 	return out, err
+}
+
+// Earned sums what a node earned since each of the moments.
+func (s *Store) Earned(ctx context.Context, node offpeak.NodeID, since ...time.Time) ([]offpeak.MicroCredits, error) {
+	return read(ctx, s, "sum earnings of node "+string(node), func(t *verb) ([]offpeak.MicroCredits, error) {
+		out := make([]offpeak.MicroCredits, len(since))
+		for i, from := range since {
+			err := t.each(`SELECT CAST(COALESCE(sum(earned), 0) AS BIGINT) FROM receipts WHERE node = $1 AND node <> '' AND at >= $2`, []any{string(node), micros(from)}, func(r Rows) error {
+				return r.Scan((*int64)(&out[i]))
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	})
 }
 
 // Statement walks over the transactions of an account.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -367,6 +368,16 @@ func (s *Store) reportEnd(t *verb, r store.Report, l *lease, j *job) (store.Chan
 		// Nobody with the right asked for it: a node can't cancel a job.
 		e.reason, e.detail = offpeak.EndNodeError, "the node says cancelled, but nobody cancelled the job"
 	}
+	if (r.Reason == offpeak.EndGangBroken || r.Reason == offpeak.EndGangFailed) && l.Stop != r.Reason {
+		e.reason, e.detail = offpeak.EndNodeError, "the node says "+string(r.Reason)+", for which nobody asked it"
+	}
+	if e.reason == offpeak.EndGangFailed && j.gang() != "" {
+		g, err := t.groupRow("", j.gang(), "")
+		if err != nil {
+			return store.Change{}, err
+		}
+		e.detail = strings.TrimSuffix(g.detail+"; "+e.detail, "; ")
+	}
 	if r.Output != "" {
 		if err := t.hasTree(l.Account, r.Output); err != nil {
 			return store.Change{}, err
@@ -474,6 +485,7 @@ func (s *Store) end(t *verb, l *lease, j *job, e ending) (store.Change, error) {
 		l.outcome = string(data(o))
 	}
 	c.Lease = l.now()
+	c.Broken = t.gangBroken(j)
 	c.Freed = t.ends(j)
 	return c, nil
 }
@@ -530,7 +542,7 @@ func (s *Store) settle(t *verb, l *lease, j *job, e ending, row offpeak.End) err
 	}
 	if v.State.Terminal() {
 		j.EndedAt = l.EndedAt
-	} else {
+	} else if l.Reason != offpeak.EndGangBroken {
 		j.avoid = avoidToo(j.avoid, l.Node, l.Reason, *l.EndedAt)
 	}
 	t.changeJob(j)

@@ -129,6 +129,7 @@ func (j *job) queued() *store.Queued {
 	if j.array != nil && j.array.AtOnce > 0 {
 		q.Group, q.AtOnce = j.array.id, j.array.AtOnce
 	}
+	q.Gang = j.gang()
 	return q
 }
 

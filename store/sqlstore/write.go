@@ -57,6 +57,8 @@ const (
 	addSpec
 	addGroup
 	writeGroup
+	breakGang
+	failGang
 	addJob
 	addMember
 	addAfter
@@ -131,10 +133,14 @@ func (k kind) statement() (query string, exact bool) {
 		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, parents, waits, reason, detail, ended_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`, true
 	case addGroup:
-		return `INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, parents, waits, cancelled_at, reason, detail, awaited, pipe, step)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`, true
+		return `INSERT INTO job_groups (id, account, spec, indexes, sweep, at_once, size, members, written, todo, retry_of, submitted_by, submitted_at, parents, waits, cancelled_at, reason, detail, awaited, pipe, step, gang)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`, true
 	case writeGroup:
-		return `UPDATE job_groups SET written = $1, todo = $2, cancelled_at = $3, reason = $4, detail = $5, waits = $6 WHERE id = $7`, true
+		return `UPDATE job_groups SET written = $1, todo = $2, cancelled_at = $3, reason = $4, detail = $5, waits = $6, broken = $7 WHERE id = $8`, true
+	case breakGang:
+		return `UPDATE job_groups SET broken = 'gang_broken', todo = 1 WHERE id = $1 AND broken <> 'gang_failed'`, false
+	case failGang:
+		return `UPDATE job_groups SET broken = 'gang_failed', todo = 1, detail = $1 WHERE id = $2 AND broken <> 'gang_failed' AND cancelled_at = 0`, false
 	case addMember:
 		return `INSERT INTO jobs (id, account, grp, idx, spec, name, priority, state, input, retry_of, submitted_by, submitted_at, reason, detail, ended_at, awaited) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`, true
 	case addAfter:
@@ -169,7 +175,7 @@ func (k kind) statement() (query string, exact bool) {
 	case writeMoney:
 		return `UPDATE lease_money SET held = $1, charged = $2, settled = $3, due_at = $4, ledger = $5, reason = $6, metered = $7, kept = $8 WHERE lease = $9 AND settled = 0`, true
 	case addReceipt:
-		return `INSERT INTO receipts (lease, term, job, payer, owner, charged, line) VALUES ($1, $2, $3, $4, $5, $6, $7)`, true
+		return `INSERT INTO receipts (lease, term, job, payer, owner, charged, line, node, at, earned) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, true
 	case addTransaction:
 		return `INSERT INTO transactions (id, kind, at, job, lease, attempt, term, external, minimum) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`, true
 	case addEntry:

@@ -143,6 +143,8 @@ func moneyEnds(t *testing.T, g *grid) {
 		t.Fatal(err)
 	}
 	const perHour = offpeak.Price(3600 * offpeak.Credit) // a credit a second
+	var had offpeak.MicroCredits
+	idle := g.enrol(0)
 	for _, c := range []struct {
 		reason  offpeak.EndReason
 		charged offpeak.MicroCredits
@@ -181,6 +183,13 @@ func moneyEnds(t *testing.T, g *grid) {
 		}
 		if seen, err := g.Receipts(ctx, stranger.ID, j.ID); !errors.Is(err, offpeak.ErrNotFound) {
 			t.Errorf("%s: a stranger sees %+v, %v", c.reason, seen, err)
+		}
+		if sums, err := g.Earned(ctx, claimed.Lease.Node, time.Time{}, g.clock.Now(), g.clock.Now().Add(time.Second)); err != nil || sums[0] != c.charged+had || sums[1] != c.charged || sums[2] != 0 {
+			t.Errorf("%s: the node earned %v, %v, after %s before", c.reason, sums, err, had)
+		}
+		had += c.charged
+		if sums, err := g.Earned(ctx, idle.ID, time.Time{}); err != nil || sums[0] != 0 {
+			t.Errorf("%s: another node of the owner's earned %v, %v", c.reason, sums, err)
 		}
 		if again, err := ledger.Recompute(lines[0]); err != nil || again != lines[0] {
 			t.Errorf("%s: recomputed: %+v, %v; was %+v", c.reason, again, err, lines[0])

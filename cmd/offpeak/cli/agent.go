@@ -61,7 +61,7 @@ agent runs, as with "offpeak agent run".`,
 	cmd.PersistentFlags().StringVar(&o.data, "data", filepath.Join(local.Home(env.Getenv), "agent"), "folder that holds the node's identity and its jobs")
 	o.runFlags(cmd.Flags())
 	cmd.AddCommand(
-		newAgentRun(env), newAgentJoin(env), owner.NewStatus(env, &o.data), owner.NewPolicy(env, &o.data),
+		newAgentRun(env), newAgentJoin(env), owner.NewStatus(env, &o.data, obey(env)), owner.NewPolicy(env, &o.data), owner.NewDoctor(env, &o.data, setUp(env)),
 		newAgentOrder(env, &o.data, agent.OrderPause, "Take jobs off this machine now and take no new ones",
 			"Pause gives running jobs notice, so that they can save their state, and takes no new ones.\nIt works while no hub can be reached and outlives a restart."),
 		newAgentOrder(env, &o.data, agent.OrderResume, "End a pause or a drain", "Resume lets the machine work again."),

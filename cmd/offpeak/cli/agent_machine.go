@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/rand"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -52,13 +52,61 @@ func (m *machine) flags(f *pflag.FlagSet) {
 	f.StringVar(&m.gpus, "gpus", "all", "GPUs that the grid may use: all or none")
 	f.StringVar(&m.fake, "fake-devices", "", "offer the made-up devices of a `folder` instead of this machine's, for tests and demos")
 	_ = f.MarkHidden("fake-devices")
-	f.StringToStringVar(&m.labels, "label", nil, "labels that jobs may ask for, as `key=value`")
+	f.Var((*labels)(&m.labels), "label", "labels that jobs may ask for, as `key=value`, with commas between (repeatable)")
 	f.StringVar(&m.accept, "accept", "own", "whose process jobs to run: own, those of the node's account, or any; wasm jobs are fenced and run for all")
 	f.StringSliceVar(&m.allow, "allow-account", nil, "`ids` of the only other accounts whose jobs to run (default all)")
 	f.StringSliceVar(&m.deny, "deny-account", nil, "`ids` of accounts whose jobs not to run")
 	m.network.flags(f)
 	f.StringVar(&m.region, "region", "", "where the machine is, for example eu-west")
 }
+
+// labels is the value of --label: key=value with commas between.
+type labels map[string]string
+
+// Set implements pflag.Value. A label has one value, however often it is named.
+func (l *labels) Set(text string) error {
+	pairs, err := csv.NewReader(strings.NewReader(text)).Read()
+	if err != nil {
+		return &offpeak.ValueError{Value: text, Rule: "is key=value, with commas between"}
+	}
+	if *l == nil {
+		*l = labels{}
+	}
+	for _, pair := range pairs {
+		k, v, ok := strings.Cut(pair, "=")
+		k, v = strings.TrimSpace(k), strings.TrimSpace(v)
+		if !ok {
+			return &offpeak.ValueError{Value: text, Rule: "is key=value, with commas between"}
+		}
+		if rule := offpeak.LabelRule(k, v); rule != "" {
+			return &offpeak.ValueError{Value: pair, Rule: rule}
+		}
+		if first, again := (*l)[k]; again && first != v {
+			return &offpeak.ValueError{Value: pair, Rule: fmt.Sprintf("contradicts %s=%s: %s has one value", k, first, k)}
+		}
+		(*l)[k] = v
+	}
+	return nil
+}
+
+// String implements pflag.Value: what Set reads.
+func (l *labels) String() string {
+	var pairs []string
+	for _, k := range slices.Sorted(maps.Keys(*l)) {
+		pairs = append(pairs, k+"="+(*l)[k])
+	}
+	if len(pairs) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	_ = w.Write(pairs) // into memory
+	w.Flush()
+	return strings.TrimSpace(b.String())
+}
+
+// Type implements pflag.Value.
+func (l *labels) Type() string { return "labels" }
 
 // said is which of these flags were given, with their values.
 func (m *machine) said(flags *pflag.FlagSet) map[string]string {
@@ -119,11 +167,6 @@ func (m *machine) validate() error {
 	}
 	if m.accept != "own" && m.accept != "any" {
 		return badInput("--accept: %q: is own or any", m.accept)
-	}
-	for k, v := range m.labels {
-		if k == "" || len(k) > 128 || len(v) > 128 || strings.ContainsFunc(k+v, func(r rune) bool { return !strconv.IsPrint(r) }) {
-			return badInput("--label: %q: is key=value, each up to 128 printable characters", k+"="+v)
-		}
 	}
 	if err := m.network.validate(); err != nil {
 		return err

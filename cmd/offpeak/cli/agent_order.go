@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -33,12 +34,7 @@ func newAgentOrder(env Env, data *string, order agent.Order, short, long string)
 			}
 			ctx, restore := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer restore()
-			st, err := agent.Tell(ctx, *data, order, lasting)
-			if errors.Is(err, agent.ErrNotRunning) {
-				if err = orderOffline(cmd, env, *data, order, lasting); err == nil {
-					st, err = agent.Offline(*data)
-				}
-			}
+			st, err := obey(env)(ctx, *data, order, lasting)
 			if order == agent.OrderLeave && errors.Is(err, agent.ErrNotEnrolled) {
 				err = nil
 			}
@@ -59,16 +55,29 @@ func newAgentOrder(env Env, data *string, order agent.Order, short, long string)
 	return cmd
 }
 
+// obey gives an order to the agent that runs, or keeps it for the next one.
+func obey(env Env) owner.Obey {
+	return func(ctx context.Context, data string, order agent.Order, lasting time.Duration) (agent.Status, error) {
+		st, err := agent.Tell(ctx, data, order, lasting)
+		if errors.Is(err, agent.ErrNotRunning) {
+			if err = orderOffline(ctx, env, data, order, lasting); err == nil {
+				st, err = agent.Offline(data)
+			}
+		}
+		return st, err
+	}
+}
+
 // orderOffline does what can be done without a running agent: orders are kept
 // for the next one, and a node can leave.
-func orderOffline(cmd *cobra.Command, env Env, data string, order agent.Order, lasting time.Duration) error {
+func orderOffline(ctx context.Context, env Env, data string, order agent.Order, lasting time.Duration) error {
 	cfg := agent.Config{Data: data, Version: build(env.Version).Version}
 	world, err := agentEnv(cmd.Context(), cfg, machine{gpus: "all"}, supervisor.Found{}, quiet(env))
 	if err != nil {
 		return err
 	}
 	if order == agent.OrderLeave {
-		return agent.Leave(cmd.Context(), cfg, world)
+		return agent.Leave(ctx, cfg, world)
 	}
 	if err := agent.Enrolled(data, world.Log); err != nil {
 		return err

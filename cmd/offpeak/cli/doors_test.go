@@ -104,7 +104,7 @@ func TestBadPricesAtEveryDoor(t *testing.T) {
 		{"a node twice", "", []string{"NODE", "named once"}, []string{"ask", "set", "1/h", "tower", "tower"}},
 		{"a node twice, to clear", "", []string{"NODE", "named once"}, []string{"ask", "clear", "tower", "tower"}},
 		{"a time that is none", "", []string{"--from"}, []string{"ask", "set", "1/h", "--from", "tomorrow"}},
-		{"below the floor", "", []string{"ask", "not below the floor"}, []string{"ask", "set", "0.10/h", "tower", "--floor", "0.20/h"}},
+		{"below the floor", "", []string{"PRICE", "not below the floor"}, []string{"ask", "set", "0.10/h", "tower", "--floor", "0.20/h"}},
 		{"a discount of more than all", "", []string{"--discount", "at most 100%"}, []string{"ask", "auto", "tower", "--floor", "0.20/h", "--discount", "101%"}},
 		{"no number of a discount", "", []string{"--discount", "at most 100%"}, []string{"ask", "auto", "--floor", "0.20/h", "--discount", "NaN%"}},
 		{"no number of a fee", "", []string{"--fee", "at most 100%"}, []string{"hub", "--fee", "NaN%"}},

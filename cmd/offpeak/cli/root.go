@@ -8,6 +8,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"offpeak/cmd/offpeak/cli/world"
@@ -21,8 +22,25 @@ type Env = world.Env
 // Main runs a command line and returns the process's exit code.
 func Main(ctx context.Context, args []string, env Env) int {
 	root := New(env)
-	root.SetArgs(args)
+	root.SetArgs(lastMembers(args))
 	return world.Report(env.Stderr, root.ExecuteContext(ctx))
+}
+
+// lastMembers lets -/7, a member of the array that was submitted last, stand where the
+// id of a job does: it looks like flags, so it goes behind --.
+func lastMembers(args []string) []string {
+	if len(args) == 0 || args[0] == "run" || args[0] == "submit" || slices.Contains(args, "--") {
+		return args
+	}
+	isMember := func(arg string) bool {
+		index, ok := strings.CutPrefix(arg, "-/")
+		return ok && index != "" && strings.Trim(index, "0123456789") == ""
+	}
+	members := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return !isMember(arg) })
+	if len(members) == 0 {
+		return args
+	}
+	return slices.Concat(slices.DeleteFunc(slices.Clone(args), isMember), []string{"--"}, members)
 }
 
 // New returns the command tree.

@@ -71,7 +71,7 @@ func TestEveryCommandPrintsJSON(t *testing.T) {
 		{"ask set", "ask set 0.25/h tower --cpu 0.03/h"}, {"ask show", "ask show"}, {"ask history", "ask history tower"}, {"ask suggest", "ask suggest tower --kwh 0.30 --watts 350"},
 		{"ask auto", "ask auto tower --floor 0.10/h"}, {"ask clear", "ask clear tower"}, {"market", "market"}, {"market history", "market history --plain"}, {"quote", "quote --cpu 1 --hours 3"},
 		{"agent status", "agent status --data " + data}, {"agent pause", "agent pause --data " + data}, {"agent resume", "agent resume --data " + data}, {"agent drain", "agent drain --data " + data},
-		{"agent policy show", "agent policy show --data " + data}, {"agent policy set", "agent policy set --idle-after 10m --data " + data},
+		{"agent doctor", "agent doctor --data " + data}, {"agent policy show", "agent policy show --data " + data}, {"agent policy set", "agent policy set --idle-after 10m --data " + data},
 		{"nodes remove", "nodes remove tower"}, {"agent leave", "agent leave --data " + data},
 		{"token ls", "token ls"}, {"token create", "token create --name ci"}, {"token join", "token join"}, {"token revoke", "token revoke " + token},
 		{"account ls", "account ls"}, {"account create", "account create shed"}, {"account invite", "account invite shed bob"}, {"account members", "account members lab"},

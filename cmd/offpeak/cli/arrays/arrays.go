@@ -329,15 +329,19 @@ func (w *Whole) Ended(ctx context.Context, g offpeak.Group) {
 		return
 	}
 	var list []int
+	first := failed[0].Index
 	for _, j := range failed {
 		list = append(list, j.Index)
+		if j.Reason != offpeak.EndGangFailed {
+			first = j.Index // the others of its gang ended for its sake
+		}
 	}
 	const most = 20
 	x := offpeak.IndexesOf(list[:min(most, len(list))]).String()
 	if len(list) > most {
 		x += ", …"
 	}
-	w.Note(fmt.Sprintf("failed: %s; read offpeak logs %s --index %d; again: offpeak retry --failed %s", x, w.ID, list[0], w.ID))
+	w.Note(fmt.Sprintf("failed: %s; read offpeak logs %s --index %d; again: offpeak retry --failed %s", x, w.ID, first, w.ID))
 }
 
 // Fetch lays the outputs of members that succeeded out in folders named by index.

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -16,6 +17,7 @@ type Array struct {
 	indexes string
 	sweep   []string
 	atOnce  int
+	gang    int
 }
 
 // Bind adds the flags to a command.
@@ -23,12 +25,22 @@ func (a *Array) Bind(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&a.indexes, "array", "", "an array of jobs, one for each `index`: 0-999 or 3,7,10-12; with %N behind it at most N run at once")
 	f.StringArrayVar(&a.sweep, "sweep", nil, "an array of jobs, one for each value: `name=values` like lr=0.1,0.01 or seed=1..3; several give each combination (repeatable)")
+	f.IntVar(&a.gang, "gang", 0, fmt.Sprintf("%d to %d jobs `n` that start together, each on a node of its own, or not at all", offpeak.MinGang, offpeak.MaxGang))
 	f.IntVar(&a.atOnce, "at-once", 0, "most members `n` of an array that run at once (default no limit)")
 }
 
 // Read returns the array that the flags describe, nil for a job of its own.
 func (a *Array) Read(cmd *cobra.Command) (*offpeak.Array, error) {
 	set := cmd.Flags().Changed
+	if set("gang") {
+		switch {
+		case set("array") || set("sweep") || set("at-once"):
+			return nil, &offpeak.FieldError{Field: "--gang", Rule: "goes without --array, --sweep and --at-once: members of a gang are numbered from 0 and all run at once; leave one of the two out"}
+		case a.gang < offpeak.MinGang || a.gang > offpeak.MaxGang:
+			return nil, &offpeak.FieldError{Field: "--gang", Value: strconv.Itoa(a.gang), Rule: fmt.Sprintf("is from %d to %d", offpeak.MinGang, offpeak.MaxGang)}
+		}
+		return &offpeak.Array{Gang: a.gang}, nil
+	}
 	if !set("array") && !set("sweep") {
 		if set("at-once") {
 			return nil, &offpeak.FieldError{Field: "--at-once", Rule: "goes with --array or --sweep"}
@@ -63,7 +75,32 @@ func (a *Array) Read(cmd *cobra.Command) (*offpeak.Array, error) {
 		}
 		out.Sweep = append(out.Sweep, p)
 	}
-	return out, out.Validate()
+	return out, a.written(out.Validate())
+}
+
+// written has what breaks a rule named by the flag that says it.
+func (a *Array) written(err error) error {
+	all, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err
+	}
+	var out []error
+	for _, err := range all.Unwrap() {
+		f, ok := errors.AsType[*offpeak.FieldError](err)
+		if !ok {
+			out = append(out, err)
+			continue
+		}
+		said := *f
+		var i int
+		if _, err := fmt.Sscanf(f.Field, "array.sweep[%d]", &i); err == nil && i < len(a.sweep) {
+			said.Field, said.Value = "--sweep", a.sweep[i]
+		} else if field, ok := strings.CutPrefix(f.Field, "array."); ok {
+			said.Field = map[string]string{"sweep": "--sweep", "indexes": "--array", "at_once": "--at-once"}[field]
+		}
+		out = append(out, &said)
+	}
+	return errors.Join(out...)
 }
 
 func fieldOf(field string, err error) error {

@@ -47,7 +47,15 @@ func TestArrayFlags(t *testing.T) {
 			}
 		}
 	}
+	if a, err := read("--gang 4"); err != nil || a.Gang != 4 || a.Members().Len() != 4 {
+		t.Errorf("--gang 4 = %+v, %v", a, err)
+	}
 	for args, rule := range map[string]string{
+		"--gang 1":                       "from 2 to 64",
+		"--gang 65":                      "from 2 to 64",
+		"--gang 4 --array 0-3":           "goes without --array",
+		"--gang 4 --sweep a=1,2":         "goes without --array",
+		"--gang 4 --at-once 2":           "goes without --array",
 		"--array 0-9%":                   "a number from 1",
 		"--array 0-9%-1":                 "a number from 1",
 		"--array 0-9%NaN":                "a number from 1",

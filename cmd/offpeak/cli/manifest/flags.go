@@ -168,6 +168,9 @@ func (s *Flags) Apply(spec offpeak.Spec, command []string, getenv func(string) s
 		policy.User = s.retries
 		spec.Retry = &policy
 	})
+	if err := s.zero(); err != nil {
+		return spec, err
+	}
 	var err error
 	if r.GPUs, err = s.devices(r.GPUs); err != nil {
 		return spec, err
@@ -182,6 +185,31 @@ func (s *Flags) Apply(spec offpeak.Spec, command []string, getenv func(string) s
 		return spec, err
 	}
 	return spec, s.written(spec.WithDefaults().Validate())
+}
+
+// zero refuses to be asked for none of what a job has some of: the default would take
+// its place without a word.
+func (s *Flags) zero() error {
+	for _, f := range []struct {
+		name string
+		none bool
+	}{
+		{"memory", s.memory == 0}, {"disk", s.disk == 0}, {"vram", s.vram == 0}, {"log-limit", s.log == 0},
+		{"time-limit", s.timeLimit == 0}, {"prepare-limit", s.prepareLimit == 0}, {"checkpoint-every", s.checkpointEvery == 0},
+		{"grace", s.grace == 0}, {"keep-frozen", s.keepFrozen == 0},
+	} {
+		if f.none && s.set.Changed(f.name) {
+			value := "0B"
+			if s.set.Lookup(f.name).Value.Type() == "duration" {
+				value = "0s"
+			}
+			return &offpeak.FieldError{Field: "--" + f.name, Value: value, Rule: "is more than nothing; leave it out for the default"}
+		}
+	}
+	if s.set.Changed("budget") && s.budget == 0 {
+		return &offpeak.FieldError{Field: "--budget", Value: "0", Rule: fmt.Sprintf("is credits, from %s to %s; leave it out for no limit but the balance", offpeak.MicroCredits(1), offpeak.MaxAmount)}
+	}
+	return nil
 }
 
 // field is where in a spec rules look for what a flag says, "" for one that Apply
@@ -251,16 +279,9 @@ func (s *Flags) written(err error) error {
 	var out []error
 	for _, err := range all.Unwrap() {
 		if broken, ok := errors.AsType[*offpeak.FieldError](err); ok {
-			s.set.Visit(func(f *pflag.Flag) {
-				in, found := strings.CutPrefix(oneGPU.ReplaceAllString(broken.Field, "gpus[0]"), field(f.Name))
-				if field(f.Name) != "" && found && (in == "" || in[0] == '.' || in[0] == '[') {
-					name := "--" + f.Name
-					if key, ok := strings.CutPrefix(in, "."); ok {
-						name += " " + key
-					}
-					err = &offpeak.FieldError{Field: name, Value: broken.Value, Rule: broken.Rule}
-				}
-			})
+			if name := s.Flag(broken.Field); name != "" {
+				err = &offpeak.FieldError{Field: name, Value: broken.Value, Rule: broken.Rule}
+			}
 		}
 		// A flag may stand for many devices.
 		if !slices.ContainsFunc(out, func(said error) bool { return said.Error() == err.Error() }) {
@@ -268,6 +289,23 @@ func (s *Flags) written(err error) error {
 		}
 	}
 	return errors.Join(out...)
+}
+
+// Flag is the flag that was given and says what a field of a spec does, "" for none.
+func (s *Flags) Flag(of string) (name string) {
+	at := strings.Replace(of, "requirements.where", field("where"), 1) // --where fills both
+	at = oneGPU.ReplaceAllString(at, "gpus[0]")
+	s.set.Visit(func(f *pflag.Flag) {
+		in, found := strings.CutPrefix(at, field(f.Name))
+		if field(f.Name) == "" || !found || in != "" && in[0] != '.' && in[0] != '[' {
+			return
+		}
+		name = "--" + f.Name
+		if key, ok := strings.CutPrefix(in, "."); ok {
+			name += " " + key
+		}
+	})
+	return name
 }
 
 // devices turns --vram, --gpus and --gpu into one request a device.
@@ -315,16 +353,21 @@ func (s *Flags) environment(from map[string]string, getenv func(string) string) 
 			return nil, world.Refuse(fmt.Errorf("read --env-file: %w", err))
 		}
 	}
+	from, err := Pairs("--env-file", from, lines)
+	if err != nil {
+		return nil, err
+	}
+	var given []string
 	for _, e := range s.env {
 		if !strings.Contains(e, "=") {
 			e += "=" + getenv(e)
 		}
-		lines = append(lines, e)
+		given = append(given, e)
 	}
-	return Pairs("--env", from, lines)
+	return Pairs("--env", from, given)
 }
 
-// Pairs adds k=v texts to a map.
+// Pairs adds k=v texts to a map, over what it has. A name has one value.
 func Pairs(field string, from map[string]string, texts []string) (map[string]string, error) {
 	if len(texts) == 0 {
 		return from, nil
@@ -333,12 +376,16 @@ func Pairs(field string, from map[string]string, texts []string) (map[string]str
 	for k, v := range from {
 		out[k] = v
 	}
+	said := make(map[string]string, len(texts))
 	for _, text := range texts {
 		k, v, ok := strings.Cut(text, "=")
 		if !ok || k == "" {
 			return nil, &offpeak.FieldError{Field: field, Value: text, Rule: "is written k=v"}
 		}
-		out[k] = v
+		if first, again := said[k]; again && first != v {
+			return nil, &offpeak.FieldError{Field: field, Value: text, Rule: fmt.Sprintf("contradicts %s=%s: %s has one value", k, first, k)}
+		}
+		said[k], out[k] = v, v
 	}
 	return out, nil
 }

@@ -17,6 +17,7 @@ import (
 	"math"
 	"os"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"offpeak/cmd/offpeak/cli/world"
@@ -27,7 +28,7 @@ import (
 )
 
 // Read reads a job file: YAML (or JSON, which is YAML) in the words of
-// the API. Sizes may carry units; a price with its unit is credits per hour, an
+// the API. Sizes carry units, or are bytes from 1 MB up, as the API prints them; a price with its unit is credits per hour, an
 // amount with a decimal point is credits, and whole numbers of either are
 // micro-credits, as the API prints them. Fields that do not exist are refused, each with its
 // path.
@@ -76,7 +77,7 @@ func read[T any](path string, stdin io.Reader, what string) (spec T, err error) 
 		return spec, world.Refuse(fmt.Errorf("read job file %s: %w", path, err))
 	}
 	if err := documents.Decode(&more); err == nil {
-		return spec, &offpeak.FieldError{Field: fmt.Sprintf("line %d", more.Line), Rule: "a job file holds one job: submit each from a file of its own"}
+		return spec, &offpeak.FieldError{Field: fmt.Sprintf("line %d", more.Line), Rule: "a file holds one document, " + what + ": put each into a file of its own"}
 	} else if !errors.Is(err, io.EOF) {
 		return spec, world.Refuse(fmt.Errorf("read job file %s: %w", path, err))
 	}
@@ -206,6 +207,10 @@ func fillMap(n *yaml.Node, v reflect.Value, path string, wrong func(string) erro
 			errs = append(errs, &offpeak.FieldError{Field: join(path, key.Value), Rule: fmt.Sprintf("is one value (line %d)", value.Line)})
 			continue
 		}
+		if v.MapIndex(reflect.ValueOf(key.Value)).IsValid() {
+			errs = append(errs, &offpeak.FieldError{Field: join(path, key.Value), Rule: fmt.Sprintf("stands there twice (line %d)", key.Line)})
+			continue
+		}
 		// In a map of texts, K: 1 and K: true mean the texts as they stand.
 		v.SetMapIndex(reflect.ValueOf(key.Value), reflect.ValueOf(value.Value))
 	}
@@ -242,6 +247,12 @@ func fillAmount(n *yaml.Node, m *offpeak.MicroCredits, wrong func(string) error)
 }
 
 func fillScalar(n *yaml.Node, v reflect.Value, text bool, wrong func(string) error) error {
+	if _, size := v.Addr().Interface().(*offpeak.Bytes); size && n.Tag == "!!int" {
+		// Nobody means so few bytes, and the API prints none.
+		if b, err := strconv.ParseInt(n.Value, 0, 64); err == nil && b > 0 && b < int64(offpeak.MB) {
+			return wrong("a size is a number with a unit, for example 24GB, 24GiB or 512MiB; a number without one is bytes, and at least 1000000")
+		}
+	}
 	var value any = n.Value
 	if !text && v.Kind() != reflect.String {
 		var number any

@@ -101,7 +101,7 @@ func TestWhere(t *testing.T) {
 	cmd := &cobra.Command{}
 	s.Bind(cmd)
 	err := cmd.Flags().Parse([]string{
-		"--where", "region=eu,!metered", "--where", "gpu-room,zone!=b", "--where", "a=b=c",
+		"--where", "region = eu, !metered", "--where", "gpu-room,zone!=b", "--where", "a=b=c",
 		"--node", "node_1", "--node", "attic", "--not-node", "cellar", "--not-account", "acct_x",
 	})
 	if err != nil {

@@ -22,6 +22,9 @@ func (g *gpus) Set(text string) error {
 		if len(parts) <= i+1 {
 			break
 		}
+		if strings.Contains(parts[i+1], ":") {
+			return &offpeak.ValueError{Value: text, Rule: "is SIZE[:VENDOR[:MODEL]], for example 24GB, 24GB:nvidia or 24GB:nvidia:RTX"}
+		}
 		// Of the two the vendor may be left out, as in 24GB::RTX.
 		if *into = parts[i+1]; *into == "" && i+2 >= len(parts) {
 			return &offpeak.ValueError{Value: text, Rule: "is SIZE[:VENDOR[:MODEL]], for example 24GB, 24GB:nvidia or 24GB:nvidia:RTX"}
@@ -80,14 +83,18 @@ func (s *Flags) placed(r *offpeak.Requirements) error {
 	var pairs, match []string
 	for _, text := range s.where {
 		for part := range strings.SplitSeq(text, ",") {
-			k, _, valued := strings.Cut(part, "=")
-			switch {
-			case part == "" || k == "":
+			k, v, valued := strings.Cut(strings.TrimSpace(part), "=")
+			k, not := strings.CutSuffix(strings.TrimSpace(k), "!")
+			if v = strings.TrimSpace(v); not && !valued || k == "" || k == "!" || valued && (v == "" || k[0] == '!') {
 				return &offpeak.FieldError{Field: "--where", Value: text, Rule: "is conditions with commas between, each k=v, k!=v, k or !k"}
-			case valued && !strings.HasSuffix(k, "!"):
-				pairs = append(pairs, part)
+			}
+			switch k = strings.TrimSpace(k); {
+			case not:
+				match = append(match, k+"!="+v)
+			case valued:
+				pairs = append(pairs, k+"="+v)
 			default:
-				match = append(match, part)
+				match = append(match, k)
 			}
 		}
 	}

@@ -288,7 +288,8 @@ or - for the job you submitted last in this context. GROUP/INDEX is a member of 
 
 // groupHelp says so of commands that take arrays too.
 const groupHelp = jobHelp + `
-GROUP is an array's id, or - for the array you submitted last in this context.`
+GROUP is an array's id, or - for the array you submitted last in this context; -/7 is
+its member 7.`
 
 // job finds the job that a person named.
 func (c *client) job(ctx context.Context, ref string) (offpeak.JobID, error) {

@@ -33,6 +33,7 @@ func (s *submission) foretell(ctx context.Context, c *client, command []string, 
 	e, err := remote.Ask(ctx, c.hub, remote.Reading, func(ctx context.Context, d *wire.Direct) (wire.Explanation, error) {
 		return d.Foretell(ctx, spec, after...)
 	})
+	err = world.Named(err, s.awaited(after))
 	if err != nil {
 		return err
 	}
@@ -43,14 +44,17 @@ func (s *submission) foretell(ctx context.Context, c *client, command []string, 
 		}
 	}
 	if err := c.print(e, fit, func(t *render.Table) {
-		if array != nil {
+		switch {
+		case array != nil && array.Gang > 0:
+			t.Line(fmt.Sprintf("Each of %d members, which start together: %d of the %d nodes that they need fit now.", array.Gang, min(e.Fits, array.Gang), array.Gang))
+		case array != nil && array.Members().Len() > 1:
 			t.Line(fmt.Sprintf("Each of %d members by itself:", array.Members().Len()))
 		}
 		explain(t, e, time.Now())
 	}); err != nil {
 		return err
 	}
-	if !e.Starts {
+	if !e.Starts || array != nil && e.Fits < array.Gang {
 		return &world.ExitError{Code: exitWaits}
 	}
 	return nil

@@ -136,6 +136,13 @@ func explain(t *render.Table, e wire.Explanation, now time.Time) {
 	}
 }
 
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 func called(n *wire.NodeVerdict) string {
 	if n.Name != "" {
 		return n.Name
@@ -182,7 +189,7 @@ func placed(t *render.Table, p *wire.Placed) {
 	}
 	line := fmt.Sprintf("Attempt %d was placed on %s at %s by the order %s: it scored %.3f at %s", p.Attempt, p.Node, render.Stamp(&p.At), ordered(policy, p.PolicyFrom), p.Score, p.Price)
 	if p.Candidates > 0 {
-		line += fmt.Sprintf(" among %d nodes at least", p.Candidates)
+		line += fmt.Sprintf(" among at least %s", count(p.Candidates, "node"))
 	}
 	if p.Weights > 0 {
 		line += fmt.Sprintf(", by version %d of the weights", p.Weights)

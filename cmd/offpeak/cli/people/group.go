@@ -69,6 +69,12 @@ func (c *client) showGroup(ctx context.Context, id offpeak.GroupID) error {
 		field("State", string(g.State))
 		field("Members", fmt.Sprintf("%d: %s", g.Members, arrays.Counts(g)))
 		field("Indexes", g.Array.Indexes.String())
+		if g.Array.Gang > 0 {
+			field("Gang", "all start together, each on a node of its own")
+		}
+		if g.Reason != "" {
+			field("Ended by", g.Detail)
+		}
 		for _, p := range g.Array.Sweep {
 			values := strings.Join(p.Values, ", ")
 			if len(p.Values) > 12 {

@@ -42,6 +42,10 @@ environment. What they print comes line by line with the index before it, their
 outputs land in a folder for each index, and run exits with 0 if all succeeded, 1
 if one failed. At most ` + fmt.Sprint(offpeak.MaxMembers) + ` members.
 
+With --gang it is an array whose members start together, each on a node of its own,
+or not at all, and find OFFPEAK_GANG_RANK and OFFPEAK_GANG_SIZE. Where one loses its
+node all stop and start again together; where one fails all end.
+
 Exit codes: the job's own; 1 if it failed without one; 2 for bad input; 130 if it
 was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
 
@@ -56,6 +60,7 @@ was cancelled or left running by Ctrl-C; 143 if it was left running by SIGTERM.
   offpeak run --input-from data=- -- python3 train.py data/clean.csv
   offpeak run digits.wasm
   offpeak run --array 0-99%10 -- sh -c 'echo part $OFFPEAK_ARRAY_INDEX of $OFFPEAK_ARRAY_SIZE'
+  offpeak run --gang 4 --gpus 1 --input . -- sh -c 'python3 train.py --rank $OFFPEAK_GANG_RANK --of $OFFPEAK_GANG_SIZE'
   offpeak run --sweep lr=0.1,0.01 --sweep seed=1..3 --input . --output model.json -- sh sweep.sh`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			array, err := s.group.Read(cmd)

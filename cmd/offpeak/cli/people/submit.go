@@ -129,15 +129,23 @@ func (s *submission) spec(ctx context.Context, c *client, command []string) (spe
 		return spec, after, err
 	}
 	if spec, err = s.Resolve(spec, func(ref string) (offpeak.NodeID, error) { return c.node(ctx, ref) }); err != nil {
-		return spec, nil, err
+		return spec, nil, misnamed(err)
 	}
 	if after, err = s.waits(ctx, c); err != nil {
-		return spec, nil, err
+		return spec, nil, misnamed(err)
 	}
 	if len(given) > 0 && !s.dry {
 		spec.Task.Input, err = c.desk().Send(ctx, given)
 	}
 	return spec, after, err
+}
+
+// misnamed marks what a flag names and is not there as bad input: nothing was tried.
+func misnamed(err error) error {
+	if errors.Is(err, offpeak.ErrNotFound) {
+		return world.Refuse(err)
+	}
+	return err
 }
 
 // submit hands the job in.
@@ -150,6 +158,7 @@ func (s *submission) submit(ctx context.Context, c *client, command []string) (o
 	job, err := remote.Ask(ctx, c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (offpeak.Job, error) {
 		return d.Submit(ctx, op, spec, after...)
 	})
+	err = world.Named(err, s.awaited(after))
 	if err == nil {
 		c.remember(string(job.ID))
 	}
@@ -166,6 +175,7 @@ func (s *submission) submitArray(ctx context.Context, c *client, command []strin
 	group, err := remote.Ask(ctx, c.hub, remote.Mutating, func(ctx context.Context, d *wire.Direct) (offpeak.Group, error) {
 		return d.SubmitGroup(ctx, op, wire.NewGroup{Spec: spec, Array: array, After: after})
 	})
+	err = world.Named(err, s.awaited(after))
 	if err == nil {
 		c.remember(string(group.ID))
 	}

@@ -70,9 +70,11 @@ A step is written as a job file is (see offpeak submit --help), and may also hav
   from        steps that must succeed, and whose outputs land in a folder of their
               name in the job's folder; with after_any too, just those that there are
   array       makes an array of the step, one job for each index: 0-7 or 0-99%10. Who waits
-              for it waits for all of them; from finds their outputs in NAME/INDEX
+              for it waits for all of them; from finds their outputs in NAME/INDEX.
+              {gang: 4} makes four jobs of it that start together
   files       files and folders that land in the job's folder; their paths begin at
-              the folder of the pipeline file`,
+              the folder of the pipeline file and may lead out of it (../data), so
+              look at a file from somebody else before you run it`,
 		Example: `  offpeak pipeline run digits.yaml
   offpeak pipeline show -`,
 	}

@@ -62,6 +62,11 @@ func readWeights(path string) (out weightsFile, err error) {
 	if err := d.Decode(&nodes); err != nil && !errors.Is(err, io.EOF) {
 		return out, world.BadInput("read weights from %s: %w", path, err)
 	}
+	if err := d.Decode(new(yaml.Node)); err == nil {
+		return out, world.BadInput("%s: holds one document, a set of weights: put each into a file of its own", path)
+	} else if !errors.Is(err, io.EOF) {
+		return out, world.BadInput("read weights from %s: %w", path, err)
+	}
 	out.weights = make(map[string]float64)
 	var errs []error
 	for name, n := range nodes {

@@ -25,6 +25,8 @@ func FlagError(err error) error {
 		out.Rule = "is a length of time with its unit, for example 90s, 15m or 1h30m"
 	case "int", "int64":
 		out.Rule = "is a whole number"
+	case "uint", "uint64":
+		out.Rule = "is a whole number, not negative"
 	case "float64":
 		out.Rule = "is a number"
 	case "bool":

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"offpeak"
@@ -32,7 +33,11 @@ func Report(w io.Writer, err error) int {
 	var problem *wire.Problem
 	if errors.As(err, &problem) && len(problem.Errors) > 0 {
 		for _, f := range problem.Errors {
-			fmt.Fprintln(w, "error: "+render.Safe(strings.TrimPrefix(f.Location, "body.")+": "+f.Message))
+			value := ""
+			if text, ok := f.Value.(string); ok && text != "" && len(text) <= 128 {
+				value = strconv.Quote(text) + ": "
+			}
+			fmt.Fprintln(w, "error: "+render.Safe(strings.TrimPrefix(f.Location, "body.")+": "+value+f.Message))
 		}
 	} else {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
