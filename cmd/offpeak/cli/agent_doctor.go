@@ -39,8 +39,12 @@ func setUp(env Env) func(data string) (owner.Setup, error) {
 			Said: doctor.Settings{NoLimits: o.noLimits, Presence: o.presence, Accept: o.machine.accept, GPUs: o.machine.gpus},
 			Hubs: o.hubs,
 			World: func() (agent.Env, error) {
-				return agentEnv(agent.Config{Data: disk, Version: build(env.Version).Version}, o.machine, supervisor.Found{}, silent)
+				// The network of jobs is tried apart.
+				m := o.machine
+				m.network.allow = nil
+				return agentEnv(context.Background(), agent.Config{Data: disk, Version: build(env.Version).Version}, m, supervisor.Found{}, silent)
 			},
+			Egress: func(ctx context.Context, dir string) error { return o.machine.network.try(ctx, agent.Config{Data: dir}, silent) },
 			Fences: func(ctx context.Context, dir string) (supervisor.Found, error) {
 				return findFences(ctx, agent.Config{Data: dir}, silent)
 			},

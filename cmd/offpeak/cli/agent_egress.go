@@ -137,6 +137,26 @@ func (n *network) open(ctx context.Context, cfg agent.Config, exe string, driver
 	return outlet{proxy: p, offer: offer, words: words}
 }
 
+// try says why jobs would get no network though the owner allows it.
+func (n *network) try(ctx context.Context, cfg agent.Config, log *slog.Logger) error {
+	if n.hosts() == nil {
+		return nil
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own binary: %w", err)
+	}
+	found, err := findFences(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	d, _ := n.process(exe, found)
+	if out := n.open(ctx, cfg, exe, []driver.Driver{d}, log); out.refused {
+		return errors.New(out.words)
+	}
+	return nil
+}
+
 var errNoEgress = errors.New("it gives its jobs no network")
 
 // tryEgress has a driver start a job with egress, which looks whether it has any

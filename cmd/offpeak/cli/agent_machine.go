@@ -232,15 +232,14 @@ func agentEnv(ctx context.Context, cfg agent.Config, m machine, found supervisor
 	if warning != "" {
 		found.Warnings = append(found.Warnings, warning)
 	}
-	var drivers []driver.Driver
+	drivers := []driver.Driver{processes, wasm.Driver{Exe: exe}}
 	var names []string
-	for _, d := range []driver.Driver{processes, wasm.Driver{Exe: exe}} {
+	for _, d := range drivers {
 		if err := d.Available(); err != nil {
 			log.Info("driver does not work here", "driver", d.Name(), "error", err)
 			found.Warnings = append(found.Warnings, fmt.Sprintf("no %s jobs: %v", d.Name(), err))
 			continue
 		}
-		drivers = append(drivers, d)
 		names = append(names, d.Name())
 	}
 	out := m.network.open(ctx, cfg, exe, drivers, log)

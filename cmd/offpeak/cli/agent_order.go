@@ -72,7 +72,7 @@ func obey(env Env) owner.Obey {
 // for the next one, and a node can leave.
 func orderOffline(ctx context.Context, env Env, data string, order agent.Order, lasting time.Duration) error {
 	cfg := agent.Config{Data: data, Version: build(env.Version).Version}
-	world, err := agentEnv(cmd.Context(), cfg, machine{gpus: "all"}, supervisor.Found{}, quiet(env))
+	world, err := agentEnv(ctx, cfg, machine{gpus: "all"}, supervisor.Found{}, quiet(env))
 	if err != nil {
 		return err
 	}

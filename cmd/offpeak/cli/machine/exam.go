@@ -43,6 +43,9 @@ type Setup struct {
 	World func() (agent.Env, error)
 	// Fences tries how jobs can be fenced in, in a folder.
 	Fences func(ctx context.Context, dir string) (supervisor.Found, error)
+	// Egress tries in a folder whether a job's network is closed but for what is
+	// allowed.
+	Egress func(ctx context.Context, dir string) error
 }
 
 // exam is what a doctor looks at on this machine. What several looks need is read once.
@@ -69,7 +72,7 @@ func examine(env world.Env, data string, setUp func(data string) (Setup, error))
 	x.devices = sync.OnceValue(func() doctor.Devices { return x.measure(ctx) })
 	return doctor.World{
 		Settings: x.said, Folder: x.folder, Node: x.node, Hub: x.hub, Fences: x.fences, Drivers: x.drivers, Machine: x.inventory,
-		Devices: func(context.Context) (doctor.Devices, error) { return x.devices(), nil }, Presence: x.presence, Service: x.service,
+		Devices: func(context.Context) (doctor.Devices, error) { return x.devices(), nil }, Presence: x.presence, Egress: x.egress, Service: x.service,
 	}, cancel
 }
 
@@ -200,6 +203,20 @@ func (x *exam) fences(ctx context.Context) (doctor.Fences, error) {
 	s, _ := x.setup()
 	found, err := s.Fences(ctx, dir)
 	return doctor.Fences{Best: found.Fences, Limited: found.Limited, Warnings: found.Warnings}, err
+}
+
+func (x *exam) egress(ctx context.Context) error {
+	s, err := x.setup()
+	if err != nil || s.Egress == nil {
+		return nil // what is wrong with the settings has a line of its own
+	}
+	// A folder of its own: an agent may use the data folder.
+	dir, err := os.MkdirTemp("", "offpeak-doctor-*")
+	if err != nil {
+		return fmt.Errorf("make folder: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	return s.Egress(ctx, dir)
 }
 
 // world is what an agent would be given. What is wrong with its settings has a line of
