@@ -44,7 +44,9 @@ func setUp(env Env) func(data string) (owner.Setup, error) {
 				m.network.allow = nil
 				return agentEnv(context.Background(), agent.Config{Data: disk, Version: build(env.Version).Version}, m, supervisor.Found{}, silent)
 			},
-			Egress: func(ctx context.Context, dir string) error { return o.machine.network.try(ctx, agent.Config{Data: dir}, silent) },
+			Egress: func(ctx context.Context, dir string) error {
+				return o.machine.network.try(ctx, agent.Config{Data: dir}, silent)
+			},
 			Fences: func(ctx context.Context, dir string) (supervisor.Found, error) {
 				return findFences(ctx, agent.Config{Data: dir}, silent)
 			},
