@@ -10,7 +10,7 @@ TOOL := go tool -modfile=tools/go.mod
 
 # How long one package's tests may take, and how many packages are tested at
 # once: suites start real processes, more at once would only slow each other.
-TEST_TIMEOUT ?= 15m
+TEST_TIMEOUT ?= 30m
 TEST_PARALLEL ?= 2
 PACKAGES ?= ./...
 
