@@ -72,15 +72,14 @@ func TestNodesThatLoseJobsComeLast(t *testing.T) {
 	if m := g.measured(good.id); m.Reliability != nil {
 		t.Errorf("of a new node is known: %+v", m)
 	}
-	// Two fit, and a hundred must: the jobs' ids decide, so both have some.
-	seen := map[offpeak.NodeID]int{}
-	for range 12 {
-		seen[g.tries(bad, good)]++
+	// Two fit, and a hundred must: the job's id decides, on a ring that two nodes
+	// may share as unevenly as they like.
+	e, err := g.hub.Foretell(t.Context(), g.account, small())
+	must(t, err)
+	if e.Asleep == 0 || e.Won.Part != "tie" || e.Nodes[0].Score != e.Nodes[1].Score {
+		t.Errorf("below the baseline foretold %+v, won by %+v", e.Nodes, e.Won)
 	}
-	if seen[bad.id] == 0 || seen[good.id] == 0 {
-		t.Errorf("below the baseline they were placed so: %v", seen)
-	}
-	_, err := g.hub.Tuning().Set(t.Context(), g.op(), wire.NewWeights{Weights: map[string]float64{"baseline_fleet": 2}})
+	_, err = g.hub.Tuning().Set(t.Context(), g.op(), wire.NewWeights{Weights: map[string]float64{"baseline_fleet": 2}})
 	must(t, err)
 	always := func(when string) {
 		for range 8 {
@@ -122,7 +121,7 @@ func TestNodesThatLoseJobsComeLast(t *testing.T) {
 // A node whose owner comes back soon each time comes after one that stays.
 func TestNodesThatAreWantedBackComeLast(t *testing.T) {
 	g := newGrid(t, hub.Config{})
-	_, err := g.hub.Tuning().Set(t.Context(), g.op(), wire.NewWeights{Weights: map[string]float64{"baseline_fleet": 2}})
+	_, err = g.hub.Tuning().Set(t.Context(), g.op(), wire.NewWeights{Weights: map[string]float64{"baseline_fleet": 2}})
 	must(t, err)
 	busy, calm := g.join("busy"), g.join("calm")
 	for range 8 {
