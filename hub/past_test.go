@@ -76,7 +76,7 @@ func TestNodesThatLoseJobsComeLast(t *testing.T) {
 	// may share as unevenly as they like.
 	e, err := g.hub.Foretell(t.Context(), g.account, small())
 	must(t, err)
-	if e.Asleep == 0 || e.Won.Part != "tie" || e.Nodes[0].Score != e.Nodes[1].Score {
+	if e.Asleep == 0 || e.Won.By != "tie" || e.Nodes[0].Score != e.Nodes[1].Score {
 		t.Errorf("below the baseline foretold %+v, won by %+v", e.Nodes, e.Won)
 	}
 	_, err = g.hub.Tuning().Set(t.Context(), g.op(), wire.NewWeights{Weights: map[string]float64{"baseline_fleet": 2}})
@@ -121,7 +121,7 @@ func TestNodesThatLoseJobsComeLast(t *testing.T) {
 // A node whose owner comes back soon each time comes after one that stays.
 func TestNodesThatAreWantedBackComeLast(t *testing.T) {
 	g := newGrid(t, hub.Config{})
-	_, err = g.hub.Tuning().Set(t.Context(), g.op(), wire.NewWeights{Weights: map[string]float64{"baseline_fleet": 2}})
+	_, err := g.hub.Tuning().Set(t.Context(), g.op(), wire.NewWeights{Weights: map[string]float64{"baseline_fleet": 2}})
 	must(t, err)
 	busy, calm := g.join("busy"), g.join("calm")
 	for range 8 {
